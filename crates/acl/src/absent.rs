@@ -6,7 +6,6 @@
 /// Full names in lower case, sorted.
 #[rustfmt::skip]
 const NAMES: &[&str] = &[
-    "client|capa", "client|import-source",
     "clusterscan",
     "cluster|flushslot", "cluster|syncslots",
 ];

@@ -80,8 +80,9 @@ impl Acl {
         })?;
         self.change(|users, next| {
             let before = users.clone();
-            *users = parse(&text, &path.display().to_string(), next, all_channels_for_new(settings))?;
-            Ok(Arc::new(before))
+            let mut numbers = Numbers { before: &before, next };
+            *users = parse(&text, &path.display().to_string(), &mut numbers, all_channels_for_new(settings))?;
+            Ok(Arc::new(before.clone()))
         })
     }
 
@@ -131,15 +132,27 @@ fn number_of(name: &[u8], next: &mut u64) -> u64 {
     *next - 1
 }
 
+/// The numbers of a file's users: a user that existed before keeps its number, and with it its connections.
+struct Numbers<'a> {
+    before: &'a Users,
+    next: &'a mut u64,
+}
+
+impl Numbers<'_> {
+    fn of(&mut self, name: &[u8]) -> u64 {
+        self.before.get(name).map_or_else(|| number_of(name, self.next), |user| user.who.number)
+    }
+}
+
 /// Returns the users of a file, and the initial default user if the file does not define it.
-fn parse(text: &[u8], path: &str, next: &mut u64, all_channels: bool) -> Result<Users, String> {
+fn parse(text: &[u8], path: &str, numbers: &mut Numbers<'_>, all_channels: bool) -> Result<Users, String> {
     let (mut users, mut errors) = (Users::new(), String::new());
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.trim_ascii();
         if line.is_empty() {
             continue;
         }
-        match parse_line(line, &format!("{path}:{}", index + 1), index + 1, &users, next, all_channels) {
+        match parse_line(line, &format!("{path}:{}", index + 1), index + 1, &users, numbers, all_channels) {
             Ok(user) => drop(users.insert(user.who.name.clone(), Arc::new(user))),
             Err(error) => errors += &error,
         }
@@ -157,7 +170,7 @@ fn parse_line(
     place: &str,
     number: usize,
     users: &Users,
-    next: &mut u64,
+    numbers: &mut Numbers<'_>,
     all_channels: bool,
 ) -> Result<User, String> {
     let mut words = line.split(|byte| *byte == b' ');
@@ -173,7 +186,7 @@ fn parse_line(
     }
     let rules = join_selectors(words)
         .map_err(|_| format!("{place}: Unmatched parenthesis in selector definition. "))?;
-    let mut user = User::new(name, number_of(name, next), all_channels);
+    let mut user = User::new(name, numbers.of(name), all_channels);
     let (mut errors, mut has_other) = (String::new(), false);
     for rule in &rules {
         match user.apply(rule.trim_ascii(), all_channels) {

@@ -28,7 +28,7 @@ mod user;
 
 pub use absent::absent_commands;
 pub use access::Access;
-pub use rows::{CATEGORIES, Category};
+pub use rows::{CATEGORIES, Category, Databases};
 pub use selector::{Denied, Selector};
 pub use user::{Rule, User, Who, lines};
 

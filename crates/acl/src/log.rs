@@ -22,11 +22,12 @@ pub enum Reason {
     Channel,
     /// The client's certificate names no enabled user.
     Certificate,
+    Database,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 5] =
-        [Reason::Auth, Reason::Command, Reason::Key, Reason::Channel, Reason::Certificate];
+    pub const ALL: [Reason; 6] =
+        [Reason::Auth, Reason::Command, Reason::Key, Reason::Channel, Reason::Certificate, Reason::Database];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,6 +35,7 @@ impl Reason {
             Reason::Command => "command",
             Reason::Key => "key",
             Reason::Channel => "channel",
+            Reason::Database => "database",
             Reason::Certificate => "tls-cert",
         }
     }
@@ -45,6 +47,7 @@ impl Reason {
             Reason::Command => "acl_access_denied_cmd",
             Reason::Key => "acl_access_denied_key",
             Reason::Channel => "acl_access_denied_channel",
+            Reason::Database => "acl_access_denied_db",
             Reason::Certificate => "acl_access_denied_tls_cert",
         }
     }
@@ -117,11 +120,6 @@ impl AclLog {
 
     pub fn clear(&self) {
         self.entries.lock().list.clear();
-    }
-
-    /// Applies a changed `acllog-max-len`.
-    pub fn truncate(&self, len_max: usize) {
-        self.entries.lock().list.truncate(len_max);
     }
 
     /// Returns the number of refusals for each reason.

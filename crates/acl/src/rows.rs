@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use bitflags::bitflags;
 
 use evenkeel_command::keys::Marks;
-use evenkeel_command::specs::{self, ChannelArgs, Find};
+use evenkeel_command::specs::{self, ChannelArgs, DatabaseArgs, Find};
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Id, Keys, Spec};
 
@@ -71,6 +71,9 @@ struct Row {
     categories: u32,
     keys: KeyNeeds,
     channels: ChannelArgs,
+    databases: DatabaseArgs,
+    /// The command concerns the data of its client's database.
+    is_on_current: bool,
     /// Number of rows behind this row that are its subcommands.
     subcommands: usize,
 }
@@ -89,8 +92,12 @@ impl Row {
         let own = specs::categories(row);
         let bit = |(at, name): (usize, &&str)| u32::from(own.contains(name)) << at;
         let categories = CATEGORIES.iter().enumerate().map(bit).sum();
-        let channels = specs::channels(row);
-        Row { categories, keys: needs(row), channels, subcommands: row.subcommands }
+        let (keys, channels, databases) = (needs(row), specs::channels(row), specs::databases(row));
+        let has_keys = !matches!(keys, KeyNeeds::None);
+        let is_on_data = own.iter().any(|name| matches!(*name, "@keyspace" | "@read" | "@write"));
+        // SELECT and SWAPDB are in none of these categories, or name all that they use.
+        let is_on_current = has_keys || is_on_data && databases == DatabaseArgs::None;
+        Row { categories, keys, channels, databases, is_on_current, subcommands: row.subcommands }
     }
 }
 
@@ -150,8 +157,33 @@ pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need)
 }
 
 fn each_key(keys: &Keys, args: &Args<'_>, mut key: impl FnMut(usize)) {
-    // Databases are not subject to access control.
+    // The key's database is checked by itself.
     keys.for_each(args, 0, 1, |index, _| key(index));
+}
+
+/// The database of a command's client, and the number of databases.
+#[derive(Clone, Copy, Debug)]
+pub struct Databases {
+    pub current: u32,
+    pub count: u32,
+}
+
+/// Returns the index of a call's first argument that names a database which is not `allowed`; zero for its
+/// client's database, or for one of all databases.
+pub(super) fn refused_database(
+    id: Id,
+    args: &Args<'_>,
+    databases: Databases,
+    allowed: impl Fn(u32) -> bool,
+) -> Option<usize> {
+    let row = of(id);
+    let is_refused = |at: &usize| args.database(*at, databases.count).is_ok_and(|db| !allowed(db));
+    match row.databases {
+        DatabaseArgs::None => None,
+        DatabaseArgs::All => (0..databases.count).any(|db| !allowed(db)).then_some(0),
+        _ => row.databases.indices(args, databases.count).into_iter().find(is_refused),
+    }
+    .or_else(|| (row.is_on_current && !allowed(databases.current)).then_some(0))
 }
 
 /// Returns the indices of the channels that need a permission, and whether they are patterns.

@@ -6,9 +6,9 @@
 //! it, replaces the earlier rule, and `+@all` and `-@all` drop all rules. Redis 7.2 writes rules in the same
 //! way. Redis 7.0 derives rules from the bitmap, in an order that changes with every start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::rows::{self, Category, Need};
+use super::rows::{self, Category, Databases, Need};
 use super::{absent, has_spaces};
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Flags, Id};
@@ -25,13 +25,16 @@ const AFTER_ALL_KEYS: RuleError = "Adding a pattern after the * pattern (or the 
 const AFTER_ALL_CHANNELS: RuleError = "Adding a pattern after the * pattern (or the 'allchannels' flag) is \
                                        not valid and does not have any effect. Try 'resetchannels' to start \
                                        with an empty list of channels";
+const FAR_DATABASE: RuleError = "The provided database ID is out of range";
 const DEEP: RuleError = "Allowing first-arg of a subcommand is not supported";
 
 /// The missing permission of a command. Later variants say more, and are reported in preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
+    /// Index of the argument that names the database, as below; zero: the command needs a database that it
+    /// does not name.
+    Database(usize),
     Command,
-    /// Index of the argument.
     Key(usize),
     Channel(usize),
 }
@@ -58,6 +61,8 @@ pub struct Selector {
     keys: Vec<KeyPattern>,
     all_channels: bool,
     channels: Vec<Box<[u8]>>,
+    /// `None`: all databases.
+    databases: Option<BTreeSet<u32>>,
 }
 
 impl Selector {
@@ -73,11 +78,12 @@ impl Selector {
             keys: Vec::new(),
             all_channels,
             channels: Vec::new(),
+            databases: None,
         }
     }
 
     pub(super) fn is_unrestricted(&self) -> bool {
-        self.all_commands && self.all_keys && self.all_channels
+        self.all_commands && self.all_keys && self.all_channels && self.databases.is_none()
     }
 
     // Changes.
@@ -90,6 +96,9 @@ impl Selector {
             (b"resetkeys", _) => (self.all_keys, self.keys) = (false, Vec::new()),
             (b"allchannels" | b"&*", _) => (self.all_channels, self.channels) = (true, Vec::new()),
             (b"resetchannels", _) => (self.all_channels, self.channels) = (false, Vec::new()),
+            (b"alldbs", _) => self.databases = None,
+            (b"resetdbs", _) => self.databases = Some(BTreeSet::new()),
+            ([b'd', b'b', b'=', numbers @ ..], _) => self.databases = Some(parse_databases(numbers)?),
             (b"allcommands" | b"+@all", _) => self.begin_with(true),
             (b"nocommands" | b"-@all", _) => self.begin_with(false),
             (_, [b'~', pattern @ ..]) => self.add_keys(pattern, Some(Need::all()))?,
@@ -205,7 +214,12 @@ impl Selector {
     }
 
     /// Checks whether a call is permitted.
-    pub(super) fn check(&self, id: Id, args: &Args<'_>) -> Result<(), Denied> {
+    pub(super) fn check(&self, id: Id, args: &Args<'_>, databases: Databases) -> Result<(), Denied> {
+        if let Some(allowed) = &self.databases
+            && let Some(index) = rows::refused_database(id, args, databases, |db| allowed.contains(&db))
+        {
+            return Err(Denied::Database(index));
+        }
         if !self.permits(id) && !self.permits_first_arg(id, args) {
             return Err(Denied::Command);
         }
@@ -288,6 +302,18 @@ impl Selector {
         self.channels.iter().map(|one| [b"&", &one[..]].concat()).collect::<Vec<_>>().join(&b' ')
     }
 
+    /// Returns the databases as `db=0,3`; nothing if there are none.
+    pub fn databases_text(&self) -> Vec<u8> {
+        match &self.databases {
+            None => b"alldbs".to_vec(),
+            Some(none) if none.is_empty() => Vec::new(),
+            Some(some) => {
+                let numbers: Vec<String> = some.iter().map(u32::to_string).collect();
+                format!("db={}", numbers.join(",")).into_bytes()
+            }
+        }
+    }
+
     /// Returns the commands as `-@all +get`.
     pub fn commands_text(&self) -> Vec<u8> {
         let first: &[u8] = if self.from_all { b"+@all" } else { b"-@all" };
@@ -302,10 +328,29 @@ impl Selector {
         if !self.all_channels {
             parts.push(b"resetchannels".to_vec());
         }
-        parts.extend([self.channels_text(), self.commands_text()]);
+        parts.push(self.channels_text());
+        // All databases are the default, which servers without the rule can read.
+        parts.extend(self.databases.as_ref().map(|some| match some.is_empty() {
+            true => b"resetdbs".to_vec(),
+            false => self.databases_text(),
+        }));
+        parts.push(self.commands_text());
         parts.retain(|part| !part.is_empty());
         parts.join(&b' ')
     }
+}
+
+/// Parses `0,3`.
+fn parse_databases(numbers: &[u8]) -> Result<BTreeSet<u32>, RuleError> {
+    let number = |word: &[u8]| {
+        let digits = word.strip_prefix(b"-").unwrap_or(word);
+        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return Err(SYNTAX);
+        }
+        let number = str::from_utf8(word).ok().and_then(|word| word.parse::<i32>().ok());
+        number.and_then(|number| u32::try_from(number).ok()).ok_or(FAR_DATABASE)
+    };
+    numbers.split(|byte| *byte == b',').map(number).collect()
 }
 
 /// Splits `%RW~pattern` behind the `%` into pattern and permissions; `None` for unknown permissions.

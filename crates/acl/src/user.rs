@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::selector::{Denied, RuleError, SYNTAX, Selector};
-use super::{DEFAULT, Users};
+use super::{DEFAULT, Databases, Users};
 use evenkeel_command::{Args, Id};
 use evenkeel_config::{plain_or_quoted, quoted, split_words};
 
@@ -39,8 +39,6 @@ pub struct User {
     is_enabled: bool,
     /// Every password is accepted.
     is_open: bool,
-    /// The last rule about payloads of RESTORE. Without effect: all payloads are checked.
-    sanitizes: Option<bool>,
     passwords: Vec<Digest>,
     /// At least one; the first is the root selector.
     selectors: Vec<Selector>,
@@ -53,7 +51,6 @@ impl User {
             who: Arc::new(Who { name: name.into(), number }),
             is_enabled: false,
             is_open: false,
-            sanitizes: None,
             passwords: Vec::new(),
             selectors: vec![Selector::new(all_channels)],
         }
@@ -114,12 +111,12 @@ impl User {
             (b"off", _) => self.is_enabled = false,
             (b"nopass", _) => (self.is_open, self.passwords) = (true, Vec::new()),
             (b"resetpass", _) => (self.is_open, self.passwords) = (false, Vec::new()),
-            (b"sanitize-payload", _) => self.sanitizes = Some(true),
-            (b"skip-sanitize-payload", _) => self.sanitizes = Some(false),
+            // All payloads of RESTORE are checked.
+            (b"sanitize-payload" | b"skip-sanitize-payload", _) => {}
             (b"clearselectors", _) => self.selectors.truncate(1),
             (b"reset", _) => {
                 let fresh = User::new(b"", 0, all_channels);
-                *self = User { who: self.who.clone(), sanitizes: Some(true), ..fresh };
+                *self = User { who: self.who.clone(), ..fresh };
             }
             (_, [b'>', password @ ..]) => self.add_password(digest(password)),
             (_, [b'<', password @ ..]) => self.remove_password(&digest(password))?,
@@ -145,11 +142,11 @@ impl User {
     }
 
     /// Checks whether a call is permitted. If no selector permits it, returns the greatest of their refusals:
-    /// a later argument rather than an earlier one, and either rather than the command.
-    pub fn check(&self, id: Id, args: &Args<'_>) -> Result<(), Denied> {
-        let mut denied = Denied::Command;
+    /// a later argument rather than an earlier one, and a key or a channel rather than the command.
+    pub fn check(&self, id: Id, args: &Args<'_>, databases: Databases) -> Result<(), Denied> {
+        let mut denied = Denied::Database(0);
         for selector in &self.selectors {
-            match selector.check(id, args) {
+            match selector.check(id, args, databases) {
                 Ok(()) => return Ok(()),
                 Err(more) => denied = denied.max(more),
             }
@@ -158,8 +155,8 @@ impl User {
     }
 
     /// Whether a selector that may read all keys permits the call.
-    pub fn check_reading_all_keys(&self, id: Id, args: &Args<'_>) -> bool {
-        self.selectors.iter().any(|one| one.reads_all_keys() && one.check(id, args).is_ok())
+    pub fn check_reading_all_keys(&self, id: Id, args: &Args<'_>, databases: Databases) -> bool {
+        self.selectors.iter().any(|one| one.reads_all_keys() && one.check(id, args, databases).is_ok())
     }
 
     /// Whether a client of this user may subscribe to a channel or a pattern.
@@ -175,9 +172,6 @@ impl User {
     pub fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.is_enabled { "on" } else { "off" }];
         flags.extend(self.is_open.then_some("nopass"));
-        flags.extend(
-            self.sanitizes.map(|does| if does { "sanitize-payload" } else { "skip-sanitize-payload" }),
-        );
         flags
     }
 

@@ -55,6 +55,8 @@ pub struct ClientInfo {
     /// Received bytes of its requests, and size of its own buffer for them.
     pub query_used: AtomicUsize,
     pub query_size: AtomicUsize,
+    /// It has had a buffer of its own since it was idle.
+    query_was_own: AtomicBool,
     /// Most received bytes at once, and when; the last half second counts.
     query_peak: AtomicUsize,
     query_peak_ms: AtomicU64,
@@ -68,6 +70,12 @@ pub struct ClientInfo {
     pub commands: AtomicU64,
     pub no_evict: AtomicBool,
     pub no_touch: AtomicBool,
+    /// CLIENT CAPA REDIRECT: the client understands a redirection to the primary.
+    pub redirects: AtomicBool,
+    /// READONLY: the client reads from a replica on purpose.
+    pub reads_replica: AtomicBool,
+    /// CLIENT IMPORT-SOURCE.
+    pub imports: AtomicBool,
     /// The client receives the stream of writes.
     pub is_replica: AtomicBool,
     /// Waits for a key, or for the end of a pause.
@@ -84,6 +92,8 @@ pub struct ClientInfo {
     pub is_primary: AtomicBool,
     /// Its worker has to close it.
     pub killed: AtomicBool,
+    /// DEBUG PROTECT-CLIENT: it is not killed.
+    pub protected: AtomicBool,
     pub name: Mutex<Vec<u8>>,
     pub lib_name: Mutex<Vec<u8>>,
     pub lib_version: Mutex<Vec<u8>>,
@@ -149,6 +159,7 @@ impl ClientInfo {
             resp: AtomicU8::new(2),
             query_used: AtomicUsize::new(0),
             query_size: AtomicUsize::new(0),
+            query_was_own: AtomicBool::new(false),
             query_peak: AtomicUsize::new(0),
             query_peak_ms: AtomicU64::new(0),
             out_bytes: AtomicUsize::new(0),
@@ -159,6 +170,9 @@ impl ClientInfo {
             commands: AtomicU64::new(0),
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
+            redirects: AtomicBool::new(false),
+            reads_replica: AtomicBool::new(false),
+            imports: AtomicBool::new(false),
             is_replica: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             in_timeout: AtomicBool::new(false),
@@ -167,6 +181,7 @@ impl ClientInfo {
             watch: Mutex::default(),
             is_primary: AtomicBool::new(false),
             killed: AtomicBool::new(false),
+            protected: AtomicBool::new(false),
             name: Mutex::default(),
             lib_name: Mutex::default(),
             lib_version: Mutex::default(),
@@ -199,15 +214,28 @@ impl ClientInfo {
         }
     }
 
+    /// Records the client's own buffer for requests, and its received bytes.
+    pub fn set_query(&self, used: usize, size: usize) {
+        self.query_used.store(used, Relaxed);
+        self.query_size.store(size, Relaxed);
+        if size > 0 {
+            self.query_was_own.store(true, Relaxed);
+        }
+    }
+
     /// Returns the bytes of buffer for requests. A client without an incomplete request has no buffer of its
-    /// own: it reads into its worker's. It counts with its recent need, and with nothing once it is idle.
+    /// own: it reads into its worker's. If it recently had one, it counts with its recent need, until it is
+    /// idle.
     pub fn query_room(&self, now_ms: u64) -> usize {
         /// Redis and Valkey give a client at least that much, and their tools expect it.
         const ROOM_MIN: usize = 16 * 1024;
         const IDLE_MS: u64 = 2_000;
         let own = self.query_size.load(Relaxed);
         let idle_ms = now_ms.saturating_sub(self.active_ms.load(Relaxed));
-        if own > 0 || idle_ms >= IDLE_MS || self.net_in.load(Relaxed) == 0 {
+        if idle_ms >= IDLE_MS {
+            self.query_was_own.store(own > 0, Relaxed);
+        }
+        if own > 0 || !self.query_was_own.load(Relaxed) {
             return own;
         }
         self.query_peak.load(Relaxed).max(ROOM_MIN)
@@ -297,7 +325,7 @@ impl Clients {
     /// still registered.
     pub fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let mut killed = 0;
-        for client in clients {
+        for client in clients.iter().filter(|client| !client.protected.load(Relaxed)) {
             client.killed.store(true, Relaxed);
             if self.by_id.lock().remove(&client.id).is_some() {
                 client.gone.store(true, Relaxed);
@@ -410,15 +438,18 @@ mod tests {
     #[test]
     fn active_clients_keep_their_buffers() {
         let client = client(&Clients::default(), 0);
-        assert_eq!(client.query_room(0), 0, "nothing has come yet");
-        client.net_in.store(1, Relaxed);
         client.record_query(400_000, 1_000);
+        assert_eq!(client.query_room(1_001), 0, "it was read into the worker's buffer");
+        client.set_query(300_000, 300_000);
+        client.set_query(0, 0);
         assert_eq!(client.query_room(1_001), 400_000);
         client.record_query(100, 1_100);
         assert_eq!(client.query_room(1_101), 400_000);
         client.record_query(100, 1_600);
         assert_eq!(client.query_room(1_601), 16 * 1024);
         assert_eq!(client.query_room(3_600), 0);
+        client.record_query(100, 3_700);
+        assert_eq!(client.query_room(3_701), 0);
         client.query_size.store(777, Relaxed);
         assert_eq!(client.query_room(9_999), 777);
     }

@@ -48,6 +48,10 @@ pub struct Session {
     pub monitors: bool,
     pub reply_mode: ReplyMode,
     pub no_touch: bool,
+    /// CLIENT IMPORT-SOURCE: no key has expired for it, while the server is in import mode.
+    pub imports: bool,
+    /// CLIENT CAPA REDIRECT.
+    pub redirects: bool,
     /// Its announcement (REPLCONF) of the replica that it is to become.
     pub replica_hello: Option<Box<ReplicaHello>>,
     /// It replays the journal while data are loaded: these writes have happened, and nothing may refuse them.
@@ -86,6 +90,8 @@ pub struct Multi {
     pub queue: Vec<Queued>,
     /// A command could not be queued: EXEC will be refused.
     pub failed: bool,
+    /// The database that the queued commands have selected for the commands behind them.
+    pub selected: Option<u32>,
     /// Bytes of the queue, which `client-query-buffer-limit` bounds together with all other input that has
     /// not run.
     pub memory: usize,
@@ -150,6 +156,8 @@ impl Session {
             monitors: false,
             reply_mode: ReplyMode::On,
             no_touch: false,
+            imports: false,
+            redirects: false,
             replica_hello: None,
             replays: false,
             link: None,

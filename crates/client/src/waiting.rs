@@ -199,6 +199,16 @@ impl Blocked {
         Some(Resumed { closes: end == End::NewRole, ..self.resumed(reply, false) })
     }
 
+    /// Ends the wait with an error; returns `None` if it has ended already.
+    pub fn fail(&self, error: &Error) -> Option<Resumed> {
+        if !self.claim.end() {
+            return None;
+        }
+        let mut reply = self.empty_reply();
+        reply.fail(error);
+        Some(self.resumed(reply, false))
+    }
+
     /// Ends the wait with this reply.
     pub fn resumed(&self, reply: Reply, may_write: bool) -> Resumed {
         // Recorded now, so that the client that caused it no longer finds it counted.

@@ -62,6 +62,11 @@ impl Error {
         Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
     }
 
+    /// Whether the error sends the client to another server.
+    pub fn is_redirection(&self) -> bool {
+        matches!(self, Error::Text(text) if text.starts_with("REDIRECT "))
+    }
+
     /// Returns the reply's line without the leading minus.
     pub fn line(&self) -> Cow<'_, [u8]> {
         let text: Cow<'_, str> = match self {

@@ -15,8 +15,8 @@ use super::fields::Fields;
 use super::file::{self, Handler};
 use super::lists::*;
 use super::typed::{
-    AuthClients, CertifiedUser, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit,
-    Policy, Supervised, Typed,
+    AuthClients, CertifiedUser, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogFormat, LogLevel, LogTimes,
+    OomScore, Permit, Policy, Supervised, Typed,
 };
 use super::value::{Before, Range, Reason, Value, ValueKind, Word};
 
@@ -197,7 +197,6 @@ const SIGNAL: ValueKind = Choices(&["default", "save", "nosave", "now", "force",
 const ONE_CHANNEL: &str =
     "a full sync uses a single connection, and the primary does not buffer writes in memory during the sync";
 const PLAIN_TCP: &str = "multipath TCP is not supported";
-const NO_IMPORT: &str = "there is no import mode: imported keys expire as usual";
 const NO_CLUSTER: &str = "cluster mode is not supported yet";
 const NO_SCRIPTS: &str = "deprecated and insecure Lua functions are never available to scripts";
 const NO_TITLE: &str = "the process title is not changed";
@@ -229,7 +228,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
           "expired keys are found by deadline and removed in time slices until none is left"),
     inert("activedefrag",                  Flag,   "no",      NO_DEFRAG),
     inert("activerehashing",               Flag,   "yes",     "hash tables always grow incrementally"),
-    inert("always-show-logo",              Flag,   "no",      "no logo is printed").at_start(),
+    live ("always-show-logo",              Flag,   "no",      field!(always_show_logo)).at_start(),
     live ("aof-disable-auto-gc",           Flag,   "no",      field!(aof_disable_auto_gc)),
     live ("aof-load-truncated",            Flag,   "yes",     field!(aof_load_truncated)),
     inert("aof-rewrite-incremental-fsync", Flag,   "yes",     "see 'rdb-save-incremental-fsync'"),
@@ -248,7 +247,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("appendonly-direct-io",          Flag,   "yes",     field!(appendonly_direct_io)),
     live ("auto-aof-rewrite-min-size",     SIZE,   "64mb",    field!(auto_aof_rewrite_min_size)),
     live ("auto-aof-rewrite-percentage",   COUNT,  "100",     field!(auto_aof_rewrite_percentage)),
-    inert("availability-zone",             Text,   "",        NO_CLUSTER).missed(),
+    live ("availability-zone",             Text,   "",        field!(availability_zone)),
     inert("bgsave_cpulist",                Text,   "",        NO_FORK).at_start().alias("bgsave-cpulist"),
     live ("bind",                          List(&ADDRESSES), "* -::*", field!(bind)),
     live ("bind-source-addr",              Text,   "",        field!(bind_source_addr)),
@@ -323,15 +322,14 @@ pub(super) static DIRECTIVES: &[Directive] = &[
           field!(hash_max_listpack_value)).alias("hash-max-ziplist-value"),
     inert("hash-seed",                     Text,   "",
           "each start generates a new seed").at_start().missed(),
-    inert("hide-user-data-from-log",       Flag,   "yes",
-          "the server log has no values, only names of keys that cannot be loaded"),
+    live ("hide-user-data-from-log",       Flag,   "yes",     field!(hide_user_data_from_log)),
     live ("hll-sparse-max-bytes",          SIZE,   "3000",    field!(hll_sparse_max_bytes)),
     live ("huge-pages",                    Flag,   "yes",     field!(huge_pages)).at_start(),
     live ("hz",                            HZ,     "10",      field!(hz)),
     inert("ignore-warnings",               Text,   "",        "there are no warnings to ignore"),
-    inert("import-mode",                   Flag,   "no",      NO_IMPORT).missed(),
+    live ("import-mode",                   Flag,   "no",      field!(import_mode)),
     line ("include",                       file::include),
-    inert("io-threads",                    integer(1, 256), "1", OWN_LOOP).at_start(),
+    inert("io-threads",                    integer(1, 256), "1", OWN_LOOP),
     inert("io-threads-always-active",      Flag,   "no",      OWN_LOOP).hidden(),
     inert("io-threads-do-reads",           Flag,   "no",      OWN_LOOP).at_start(),
     inert("jemalloc-bg-thread",            Flag,   "yes",     NO_JEMALLOC),
@@ -356,10 +354,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
           "workers serve clients while the data is loaded").hidden(),
     line ("loadmodule",                    file::load_module),
     inert("locale-collate",                Text,   "",        "SORT ALPHA compares bytes").missed(),
-    inert("log-format",                    Choice(&["legacy", "logfmt", "json"]), "legacy",
-          "log lines always have the format of Redis").missed(),
-    inert("log-timestamp-format",          Choice(&["legacy", "iso8601", "milliseconds"]), "legacy",
-          "log lines always have the format of Redis").missed(),
+    live ("log-format",                    Choice(LogFormat::NAMES), "legacy", field!(log_format)),
+    live ("log-timestamp-format",          Choice(LogTimes::NAMES), "legacy", field!(log_timestamp_format)),
     live ("logfile",                       Text,   "",        field!(logfile)).at_start(),
     live ("loglevel",                      Choice(LogLevel::NAMES), "notice", field!(loglevel)),
     inert("lua-enable-deprecated-api",     Flag,   "no",      NO_SCRIPTS).at_start().hidden().missed(),
@@ -456,6 +452,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("shutdown-on-sigterm",           SIGNAL, "default", field!(shutdown_on_sigterm)),
     live ("shutdown-timeout",              COUNT,  "10",      field!(shutdown_timeout)),
     inert("slot-migration-max-failover-repl-bytes", memory(-1, LONG_MAX), "0", NO_CLUSTER),
+    live ("slowlog-entry-max-argc",        integer(2, INT_MAX), "32", field!(slowlog_entry_max_argc)),
+    live ("slowlog-entry-max-string-len",  integer(1, LONG_MAX), "128", field!(slowlog_entry_max_string_len)),
     live ("slowlog-log-slower-than",       integer(-1, LONG_MAX), "10000",
           field!(slowlog_log_slower_than)).alias("commandlog-execution-slower-than"),
     live ("slowlog-max-len",               LONG,   "128",
@@ -508,8 +506,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("unixsocketperm",                MODE,   "0",       field!(unixsocketperm)).at_start(),
     inert("use-exit-on-panic",             Flag,   "no",      FOR_TESTS).hidden(),
     line ("user",                          file::user),
-    inert("watchdog-period",               COUNT,  "0",
-          "the stages of all commands are always timed").hidden(),
+    live ("watchdog-period",               COUNT,  "0",      field!(watchdog_period)).hidden(),
     live ("zset-max-listpack-entries",     LONG,   "128",
           field!(zset_max_listpack_entries)).alias("zset-max-ziplist-entries"),
     live ("zset-max-listpack-value",       SIZE,   "64",

@@ -4,8 +4,9 @@
 //! fills it from the table.
 
 use super::typed::{
-    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
+    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
+    LogLevel, LogTimes, OomScore, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions,
+    Supervised,
 };
 use super::value::Word;
 use std::path::PathBuf;
@@ -77,6 +78,13 @@ pub struct Fields {
     /// None: standard output.
     pub logfile: Option<PathBuf>,
     pub loglevel: LogLevel,
+    pub log_format: LogFormat,
+    pub log_timestamp_format: LogTimes,
+    /// Names of keys, users and clients, and requests, do not appear in the server log.
+    pub hide_user_data_from_log: bool,
+    pub always_show_logo: bool,
+    /// Shown to clients, for libraries that prefer a server nearby.
+    pub availability_zone: Word,
     pub syslog_enabled: bool,
     pub syslog_facility: Facility,
     pub syslog_ident: Word,
@@ -117,6 +125,8 @@ pub struct Fields {
     pub lazyfree_lazy_expire: bool,
     pub lazyfree_lazy_server_del: bool,
     pub lazyfree_lazy_user_flush: bool,
+    /// Data are being imported: expired keys stay until the source removes them.
+    pub import_mode: bool,
 
     // Scripts
     /// Milliseconds; zero: no threshold.
@@ -144,6 +154,9 @@ pub struct Fields {
     /// Microseconds; zero: every command; negative: none.
     pub slowlog_log_slower_than: i64,
     pub slowlog_max_len: usize,
+    /// Arguments of an entry, and bytes of an argument.
+    pub slowlog_entry_max_argc: usize,
+    pub slowlog_entry_max_string_len: usize,
     /// Bytes; negative: none.
     pub commandlog_request_larger_than: i64,
     pub commandlog_large_request_max_len: usize,
@@ -152,6 +165,8 @@ pub struct Fields {
     /// Milliseconds; zero: off.
     pub latency_monitor_threshold: u64,
     pub latency_tracking: bool,
+    /// Milliseconds; zero: no watchdog.
+    pub watchdog_period: u32,
     /// Letters of event classes, in their order; empty: no notifications.
     pub notify_keyspace_events: Word,
     /// Keys for which reading clients are remembered; zero: no limit.

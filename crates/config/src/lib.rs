@@ -39,14 +39,15 @@ pub use launch::{Action, Launch, NoEffect, USAGE};
 pub use line::{plain_or_quoted, quoted, split as split_words};
 pub use rewrite::{ConfigFile, Extent, replace as replace_file};
 pub use typed::{
-    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
+    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
+    LogLevel, LogTimes, OomScore, OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint,
+    ShutdownOptions, Supervised,
 };
 pub use value::{Word, memory_size};
 
 use directives::{Change, Directive, find_setting, settings};
 use evenkeel_runtime::glob;
-use evenkeel_runtime::server_log::Target;
+use evenkeel_runtime::server_log::{LineFormat, Target, TimeFormat};
 use fields::Fields;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -80,6 +81,21 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Returns the forms of the server log's lines and of their times.
+    pub fn log_format(&self) -> (LineFormat, TimeFormat) {
+        let lines = match self.log_format {
+            LogFormat::Legacy => LineFormat::Legacy,
+            LogFormat::Logfmt => LineFormat::Logfmt,
+            LogFormat::Json => LineFormat::Json,
+        };
+        let times = match self.log_timestamp_format {
+            LogTimes::Legacy => TimeFormat::Legacy,
+            LogTimes::Iso8601 => TimeFormat::Iso8601,
+            LogTimes::Milliseconds => TimeFormat::Milliseconds,
+        };
+        (lines, times)
+    }
+
     /// Returns the destinations of the server log.
     pub fn log_target(&self) -> Target {
         let ident = || String::from_utf8_lossy(&self.syslog_ident).into_owned();

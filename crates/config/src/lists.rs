@@ -186,7 +186,7 @@ fn primary(words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
         return Ok(Value::Words(Vec::new()));
     }
     let valid = strict_integer(port).is_some_and(|port| (0..=65_535).contains(&port));
-    if valid { Ok(Value::Words(words.to_vec())) } else { Err("Invalid master port".into()) }
+    if valid { Ok(Value::Words(words.to_vec())) } else { Err("Invalid primary port".into()) }
 }
 
 /// Returns no line for a server without a primary, as in Redis: tools that search for the line take it for a
@@ -391,7 +391,7 @@ mod tests {
         check(&OOM_SCORES, &["1 2 5000"], Err(scores));
         check(&PRIMARY, &["host 6379"], Ok("host 6379"));
         check(&PRIMARY, &["NO ONE"], Ok(""));
-        check(&PRIMARY, &["host 99999"], Err("Invalid master port"));
+        check(&PRIMARY, &["host 99999"], Err("Invalid primary port"));
         check(&PRIMARY, &["host"], Err("wrong number of arguments"));
         check(&ADDRESSES, &["127.0.0.1 -::1"], Ok("127.0.0.1 -::1"));
         check(&ADDRESSES, &[&["::1"; 17].join(" ")], Err("Too many bind addresses specified."));

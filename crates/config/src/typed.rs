@@ -344,6 +344,24 @@ macro_rules! choices {
 }
 
 choices! {
+    /// The form of the server log's lines.
+    LogFormat {
+        Legacy = "legacy",
+        Logfmt = "logfmt",
+        Json = "json",
+    }
+}
+
+choices! {
+    /// The form of the times in the server log.
+    LogTimes {
+        Legacy = "legacy",
+        Iso8601 = "iso8601",
+        Milliseconds = "milliseconds",
+    }
+}
+
+choices! {
     /// The service manager that is notified of start and stop.
     Supervised {
         Upstart = "upstart",

@@ -37,6 +37,9 @@ pub struct Series {
     /// Unix time in seconds and duration in milliseconds; oldest first.
     pub samples: VecDeque<(u64, u64)>,
     pub longest_ms: u64,
+    /// Duration and number of all recorded events.
+    pub sum_ms: u64,
+    pub count: u64,
 }
 
 impl Monitor {
@@ -54,6 +57,8 @@ impl Monitor {
         let mut events = self.events.lock();
         let series = events.entry(event).or_default();
         series.longest_ms = series.longest_ms.max(ms);
+        series.sum_ms += ms;
+        series.count += 1;
         match series.samples.back_mut() {
             Some((at, before)) if *at == now_s => *before = ms.max(*before),
             _ => series.samples.push_back((now_s, ms)),

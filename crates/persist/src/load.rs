@@ -584,17 +584,22 @@ impl Work<'_> {
         }
     }
 
+    /// Returns the name of a key for the server log, unless it is to be kept out of it.
+    fn shown(&self, name: &[u8]) -> String {
+        let hides = self.settings.hide_user_data_from_log;
+        if hides { "*redacted*".into() } else { name.escape_ascii().to_string() }
+    }
+
     fn pass_empty(&self, name: &[u8]) {
         if self.persist.loading.empty.fetch_add(1, Relaxed) < SHOWN {
-            let name = name.escape_ascii();
-            log::info!("skipping empty key: {name}");
+            log::info!("skipping empty key: {}", self.shown(name));
         }
     }
 
     #[cold]
     fn warn_of_corrected(&self, name: &[u8], at: u64) {
         if self.persist.loading.corrected.fetch_add(1, Relaxed) < SHOWN {
-            let name = name.escape_ascii();
+            let name = self.shown(name);
             log::warn!(
                 "at byte {at}: the counters of stream {name} (length, last ID, entries added or those of a \
                  node) did not match its entries and were corrected"

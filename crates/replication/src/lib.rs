@@ -52,6 +52,7 @@ use evenkeel_persist::Persist;
 use evenkeel_persist::position::{Point, Position};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
+use evenkeel_runtime::server_log;
 use evenkeel_scripting::Scripts;
 use failover::Failover;
 use link::PrimaryLink;
@@ -431,6 +432,7 @@ impl Replication {
 
     /// Sets the role. Called while the gate is closed, since permission and logging of a write depend on it.
     pub fn set_replica(&self, is_replica: bool) {
+        server_log::set_replica(is_replica);
         self.is_replica.store(is_replica, Relaxed);
     }
 

@@ -29,6 +29,9 @@ use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::waiting::End;
+use evenkeel_command::Flags;
+use evenkeel_command::error::Error;
+use evenkeel_command::table::table;
 use evenkeel_config::Primary;
 use evenkeel_core::blockers::Blockers;
 use evenkeel_persist::position::Position;
@@ -418,10 +421,23 @@ pub fn begin(replication: &Arc<Replication>) {
 }
 
 /// Ends the waits of all clients: they wait for writes, or in order to write.
+///
+/// A client that can be redirected (CLIENT CAPA) is told of the new primary, and keeps its connection. If it
+/// reads from a replica on purpose (READONLY), it goes on waiting for data.
 pub fn end_waits(replication: &Replication) {
+    let primary = replication.link.target();
     for client in replication.hub.clients.list() {
-        let blocked = client.wait.lock().upgrade();
-        if let Some(resumed) = blocked.and_then(|blocked| blocked.end(End::NewRole)) {
+        let Some(blocked) = client.wait.lock().upgrade() else { continue };
+        let flags = table().row(blocked.id).flags;
+        let primary = primary.as_ref().filter(|_| client.redirects.load(Relaxed));
+        let resumed = match primary {
+            Some(_) if flags.has(Flags::READONLY) && client.reads_replica.load(Relaxed) => continue,
+            Some(primary) if flags.has(Flags::WRITE) || flags.has(Flags::READONLY) => {
+                blocked.fail(&Error::text(format!("REDIRECT {}:{}", primary.host, primary.port)))
+            }
+            _ => blocked.end(End::NewRole),
+        };
+        if let Some(resumed) = resumed {
             replication.hub.resume(resumed);
         }
     }

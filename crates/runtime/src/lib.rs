@@ -16,6 +16,7 @@ pub mod server_log;
 mod sync;
 pub mod temp_file;
 pub mod threads;
+pub mod traces;
 
 /// The server's allocator, for the unit tests of [`allocator`].
 #[cfg(test)]

@@ -9,11 +9,9 @@
 //!
 //! Lines may contain bytes from clients, other servers and files. For the file and for syslog alike, the
 //! thread escapes every character that could begin a new line or steer the terminal of an operator reading
-//! the log ([`escaped`]).
+//! the log ([`escaped`], and the forms of lines in `server_log/format.rs`).
 
-use std::borrow::Cow;
 use std::ffi::CString;
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,21 +27,16 @@ use log::{Level, LevelFilter, Metadata, Record};
 use crate::clock;
 use crate::threads;
 
+mod format;
+
+use format::{Line, escaped};
+pub use format::{LineFormat, TimeFormat, set_format, set_replica};
+
 /// Capacity of the queue in lines: 400 KiB at 100 bytes each.
 const QUEUE: usize = 4096;
 
 /// Upper bound of [`flush`] for the last lines at the end of the process.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
-
-/// The mark of a line, as in Redis.
-fn mark(level: Level) -> char {
-    match level {
-        Level::Trace => '.',
-        Level::Debug => '-',
-        Level::Info => '*',
-        Level::Warn | Level::Error => '#',
-    }
-}
 
 fn priority(level: Level) -> libc::c_int {
     match level {
@@ -207,15 +200,14 @@ impl Writer {
 
     fn write(&self, level: Level, at_ms: u64, text: &str) {
         let text = without_numbers(text);
-        let text = &*escaped(&text);
-        let line = format_line(level, at_ms, text);
+        let line = Line::new(level, at_ms, &text).formatted();
         // A failure to write the log can be reported nowhere.
         let _ = match &self.target.file {
             None => io::stdout().lock().write_all(line.as_bytes()),
             Some(path) => open(path, 0).and_then(|mut file| file.write_all(line.as_bytes())),
         };
         if self.target.syslog.is_some() {
-            write_syslog(level, text);
+            write_syslog(level, &escaped(&text));
         }
     }
 }
@@ -238,78 +230,4 @@ fn write_syslog(level: Level, text: &str) {
     let text = CString::new(text).expect("zeros are escaped");
     // SAFETY: the format takes a single C string, which is given.
     unsafe { libc::syslog(priority(level), c"%s".as_ptr(), text.as_ptr()) };
-}
-
-/// Replaces control characters, line separators and marks that change the direction of text by escape
-/// sequences as in Rust's strings: `\n`, `\u{1b}`. A backslash is kept, since parts of many lines are escaped
-/// already.
-fn escaped(text: &str) -> Cow<'_, str> {
-    let must_be_escaped = |c: char| {
-        let steers = matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}');
-        steers || c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if !text.contains(must_be_escaped) {
-        return Cow::Borrowed(text);
-    }
-    let mut line = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match must_be_escaped(c) {
-            // All of these have an escape sequence of their own.
-            true => write!(line, "{}", c.escape_default()).expect("a string takes all"),
-            false => line.push(c),
-        }
-    }
-    Cow::Owned(line)
-}
-
-/// `PID:M DD Mon YYYY HH:MM:SS.mmm * text`.
-fn format_line(level: Level, at_ms: u64, text: &str) -> String {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let time = local_time(at_ms / 1000);
-    format!(
-        "{}:M {:02} {} {} {:02}:{:02}:{:02}.{:03} {} {}\n",
-        std::process::id(),
-        time.tm_mday,
-        MONTHS[time.tm_mon.clamp(0, 11) as usize],
-        time.tm_year + 1900,
-        time.tm_hour,
-        time.tm_min,
-        time.tm_sec,
-        at_ms % 1000,
-        mark(level),
-        text
-    )
-}
-
-fn local_time(seconds: u64) -> libc::tm {
-    let seconds = seconds as libc::time_t;
-    // SAFETY: `tm` is plain data, for which zeros are valid; `localtime_r` writes only to it.
-    unsafe {
-        let mut time = std::mem::zeroed();
-        libc::localtime_r(&seconds, &mut time);
-        time
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_in_a_line_begins_a_new_one_or_steers_a_terminal() {
-        for (text, expected) in [
-            ("as it is: \\n, \"quoted\", \u{e4}\u{4e2d}\u{1f600}\u{fffd}", None),
-            ("a\r\n1:M # b", Some("a\\r\\n1:M # b")),
-            ("\u{1b}[2J\u{7}\u{7f}\u{9b}31m", Some("\\u{1b}[2J\\u{7}\\u{7f}\\u{9b}31m")),
-            ("\0\u{b}\u{c}\u{85}\u{2028}\u{2029}", Some("\\u{0}\\u{b}\\u{c}\\u{85}\\u{2028}\\u{2029}")),
-            ("\u{202e}txt\u{2066}\u{200f}", Some("\\u{202e}txt\\u{2066}\\u{200f}")),
-        ] {
-            assert_eq!(escaped(text), expected.unwrap_or(text));
-        }
-        for c in '\0'..=char::MAX {
-            let line = escaped(c.encode_utf8(&mut [0; 4])).into_owned();
-            assert!(!line.contains(char::is_control) && line.lines().count() == 1, "{c:?} is {line:?}");
-        }
-    }
 }

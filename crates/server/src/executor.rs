@@ -168,7 +168,7 @@ impl Executor {
     /// close the gate.
     #[inline]
     pub(crate) fn update_pause(&mut self) {
-        self.ctx.keep_expired = self.server.core.pause.is_active(self.ctx.now_ms);
+        self.ctx.keep_expired = keeps_expired(&self.server, &self.settings, self.ctx.now_ms);
     }
 
     /// Advances the time within a turn: a turn may take long, and a lifetime of half a second must not begin
@@ -176,7 +176,7 @@ impl Executor {
     #[inline]
     pub(crate) fn keep_time(&mut self) {
         if self.last_ticks >= self.present + 1000 * clock::ticks_per_us() {
-            keep_time(&mut self.ctx, &self.server, &mut self.present, self.last_ticks);
+            keep_time(&mut self.ctx, (&self.server, &self.settings), &mut self.present, self.last_ticks);
         }
     }
 
@@ -352,6 +352,7 @@ impl Executor {
     ) -> Done {
         let row = self.table.row(id);
         self.ctx.no_touch = session.no_touch;
+        self.ctx.sees_expired = session.imports && self.settings.import_mode;
         let server = &self.server;
         let keyspace = &server.core.keyspace;
         let mut parts = Parts::new(id, reply, session, (server, &self.settings, self.worker));
@@ -414,7 +415,7 @@ impl Executor {
             }
         };
         if guard.holds_all() {
-            keep_time(guard.ctx, server, &mut self.present, clock::ticks());
+            keep_time(guard.ctx, (server, &self.settings), &mut self.present, clock::ticks());
             match look_again(server, parts.session, (row, &request.args), guard.ctx.now_ms)? {
                 Flow::Replied => {}
                 flow => return Ok(flow),
@@ -461,6 +462,7 @@ impl Executor {
         self.places.clear();
         self.places.extend(keys.iter().map(|key| key.place));
         self.ctx.no_touch = session.no_touch;
+        self.ctx.sees_expired = session.imports && self.settings.import_mode;
         let mut parts = Parts::new(id, reply, session, (server, &self.settings, self.worker));
         let mut guard =
             if row.runs_scripts() || mode.must_end() && matches!(row.lock_scope_in(&args), LockScope::Walk) {
@@ -472,7 +474,7 @@ impl Executor {
                 server.core.keyspace.hold_to_write(&mut self.ctx, &mut self.places)
             };
         if guard.holds_all() {
-            keep_time(guard.ctx, server, &mut self.present, clock::ticks());
+            keep_time(guard.ctx, (server, &self.settings), &mut self.present, clock::ticks());
             match look_again(server, parts.session, (row, &args), guard.ctx.now_ms)? {
                 Flow::Replied => {}
                 flow => return Ok(flow),
@@ -541,7 +543,6 @@ impl Executor {
             Flow::Offload(work) => (&self.server.offload, JobWork::Work(work)),
             Flow::OffloadScript => (&self.server.slow_scripts, JobWork::Script),
             _ => {
-                self.stats().suspended(id, elapsed);
                 return self.after_suspension(session, reply);
             }
         };
@@ -580,7 +581,7 @@ impl Executor {
     #[cold]
     fn reject(&mut self, session: &mut Session, id: Option<Id>, error: &Error, reply: &mut Reply) {
         let ends_multi = id.is_some_and(|id| matches!(self.table.row(id).lock_scope, LockScope::Queue));
-        let aborted = ends_multi.then(|| self.abort(session, error));
+        let aborted = ends_multi.then(|| self.abort(session, error)).filter(|_| !error.is_redirection());
         let error = aborted.as_ref().unwrap_or(error);
         reply.fail(error);
         self.stats().error(&error.line());
@@ -710,13 +711,24 @@ fn silence(session: &mut Session, reply: &mut Reply, mark: evenkeel_command::rep
 /// Advances the time of a context by the whole milliseconds since `present`, and updates whether a pause
 /// holds. A thread that replays has no time.
 #[cold]
-fn keep_time(ctx: &mut ThreadContext, server: &Server, present: &mut Ticks, now: Ticks) {
+fn keep_time(
+    ctx: &mut ThreadContext,
+    (server, settings): (&Server, &Settings),
+    present: &mut Ticks,
+    now: Ticks,
+) {
     let ms = now.saturating_sub(*present) / (1000 * clock::ticks_per_us());
     *present += ms * 1000 * clock::ticks_per_us();
     if ctx.now_ms > 0 {
         ctx.now_ms += ms;
     }
-    ctx.keep_expired = server.core.pause.is_active(ctx.now_ms);
+    ctx.keep_expired = keeps_expired(server, settings, ctx.now_ms);
+}
+
+/// Whether expired keys are hidden instead of removed: in a pause, and while data are imported, since the
+/// source of the import removes them.
+pub(crate) fn keeps_expired(server: &Server, settings: &Settings, now_ms: u64) -> bool {
+    server.core.pause.is_active(now_ms) || settings.import_mode && !server.replication.is_replica()
 }
 
 /// Returns how reads and writes mark entries under the configured policy.

@@ -18,7 +18,7 @@ use crate::observe::commandlog::CommandLog;
 use crate::observe::hotkeys::HotKeys;
 use crate::observe::rates::Rates;
 use crate::observe::sampler::Sampler;
-use crate::observe::stats::Stats;
+use crate::observe::stats::{Outcome, Stats};
 use crate::worker::inbox::{Inboxes, Message};
 use evenkeel_acl::Acl;
 use evenkeel_client::Session;
@@ -65,6 +65,10 @@ pub(crate) struct Server {
     pub(crate) rates: Mutex<Rates>,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub(crate) active_expire: AtomicBool,
+    /// DEBUG PAUSE-CRON.
+    pub(crate) pauses_timers: AtomicBool,
+    /// The thread of the watchdog runs.
+    pub(crate) has_watchdog: AtomicBool,
     pub(crate) sampler: Sampler,
     pub(crate) commandlog: CommandLog,
     pub(crate) hotkeys: HotKeys,
@@ -78,7 +82,6 @@ impl Host for Server {
         self.hub.configure(settings);
         let keyspace = &self.core.keyspace;
         keyspace.set_unlinks(settings.lazyfree_lazy_expire, settings.lazyfree_lazy_eviction);
-        self.acl.log.truncate(settings.acllog_max_len);
     }
 
     fn stop(&self) {
@@ -102,7 +105,7 @@ impl evenkeel_persist::Host for Server {
     fn record_failure(&self, id: Id, error: &Error) {
         let stats = self.stats.last().expect("a set for threads that are no workers");
         stats.error(&error.line());
-        stats.resumed(id, 0, true, self.core.settings().latency_tracking);
+        stats.resumed(id, 0, Outcome::Failed, self.core.settings().latency_tracking);
     }
 
     fn replica_position(&self) -> Option<Position> {
@@ -186,6 +189,8 @@ impl Server {
             replication,
             rates: Mutex::default(),
             active_expire: AtomicBool::new(true),
+            pauses_timers: AtomicBool::new(false),
+            has_watchdog: AtomicBool::new(false),
             sampler: Sampler::new(settings.databases),
             commandlog,
             hotkeys: HotKeys::new(2 * workers + 2),

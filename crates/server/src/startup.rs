@@ -35,6 +35,7 @@ use log::LevelFilter;
 
 mod preflight;
 mod sentinel;
+pub(crate) mod watchdog;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -121,6 +122,8 @@ fn serve(launch: Launch) -> ExitCode {
         eprintln!("{}", preflight::no_log_file(path, &error));
         return ExitCode::FAILURE;
     }
+    let (lines, times) = settings.log_format();
+    server_log::set_format(lines, times);
     server_log::start(level_of(settings.loglevel), settings.log_target());
     print_welcome(&settings, &without_effect);
     crash::follow(settings.crash_log_enabled, settings.logfile.as_deref());
@@ -159,6 +162,7 @@ fn serve(launch: Launch) -> ExitCode {
     }
     announce(&server, has_more, &notices);
     report_no_effect(&without_effect);
+    watchdog::follow(&server);
     // Before the first client is served: a client that has had a reply may rely on an orderly shutdown.
     watch_signals(server.clone());
     let threads = match start_workers(&server) {
@@ -367,6 +371,11 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
     let settings = server.core.settings();
     let pid = std::process::id();
     log::info!("Evenkeel version={VERSION}, bits={}, pid={pid}, just started", usize::BITS);
+    if settings.always_show_logo {
+        // Scripts find the process by this form.
+        let port = if settings.port != 0 { settings.port } else { settings.tls_port };
+        log::info!("Evenkeel {VERSION} ({} bit), Port: {port}, PID: {pid}", usize::BITS);
+    }
     match &server.config_file {
         Some(file) => log::info!("Configuration loaded from {}", file.path.display()),
         None if has_more => log::info!("Configuration loaded without a file"),
@@ -478,11 +487,12 @@ fn pin_to(cpu: usize) {
 /// - SIGINT during shutdown ends the process at once, as in Redis: an operator waits at a terminal.
 /// - A second SIGTERM has no effect, since service managers repeat theirs: the last snapshot is still taken.
 /// - SIGHUP, which a log rotation may send, has no effect: the server log's file is opened for each line.
-/// - SIGALRM has no effect in Redis and Valkey, SIGUSR2 in Valkey.
+/// - SIGALRM writes the stack traces of all threads into the server log. SIGUSR2 has no effect, as in Valkey.
 /// - With SIGXFSZ ignored, a write beyond the limit of a file's size returns an error.
 fn watch_signals(server: Arc<Server>) {
-    let without_effect = [SIGHUP, SIGPIPE, SIGALRM, SIGUSR2, SIGXFSZ];
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT].iter().chain(&without_effect))
+    let without_effect = [SIGHUP, SIGPIPE, SIGUSR2, SIGXFSZ];
+    let with_effect = [SIGTERM, SIGINT, SIGALRM];
+    let mut signals = signal_hook::iterator::Signals::new(with_effect.iter().chain(&without_effect))
         .expect("these signals can be handled");
     threads::named("signals")
         .spawn(move || {
@@ -491,6 +501,11 @@ fn watch_signals(server: Arc<Server>) {
                 let (name, how) = match signal {
                     SIGTERM => ("SIGTERM", settings.shutdown_on_sigterm),
                     SIGINT => ("SIGINT", settings.shutdown_on_sigint),
+                    SIGALRM => {
+                        log::warn!("Received SIGALRM");
+                        watchdog::log_traces();
+                        continue;
+                    }
                     _ => continue,
                 };
                 let is_ending = server.core.stopping.load(Acquire) || server.persist.ending.is_under_way();

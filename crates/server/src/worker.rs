@@ -130,11 +130,14 @@ impl Worker {
     fn turn(&mut self) -> io::Result<()> {
         let timeout = self.timeout_ms();
         let before = clock::ticks();
-        self.timers.end_turn(before);
+        let stats = self.executor.stats();
+        let (ticks, commands) = self.timers.end_turn(before, stats.commands_run.load(Relaxed));
+        stats.record_turn(ticks, commands);
         let events = self.poll.wait(timeout)?;
         self.inbox().awake();
         let now = clock::ticks(); // needed for the load even without accounting
         self.timers.begin_turn(now);
+        self.executor.stats().turn_began.store(now, Relaxed);
         self.executor.stats().record_stage(Stage::Idle, now.saturating_sub(before));
         self.executor.last_ticks = now;
         add(&self.executor.stats().turns, 1);
@@ -157,7 +160,7 @@ impl Worker {
         }
         self.accept_waiting();
         self.read_inbox();
-        if self.timers.take_tick() {
+        if self.timers.take_tick() && !self.server.pauses_timers.load(Relaxed) {
             self.tick();
         }
         allocator::settle();

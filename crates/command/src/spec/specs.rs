@@ -47,6 +47,7 @@ struct Extra {
     tips: &'static [&'static str],
     keys: &'static [KeySpec],
     channels: ChannelArgs,
+    databases: DatabaseArgs,
     /// Whether the argument of this index is to be kept out of logs.
     secret: fn(&Args<'_>, usize) -> bool,
 }
@@ -61,8 +62,29 @@ pub enum ChannelArgs {
     Patterns,
 }
 
+/// Which databases a command uses beside its client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseArgs {
+    None,
+    /// The argument of this index.
+    One(usize),
+    Two(usize, usize),
+    /// The argument behind each `DB` from this index on (COPY).
+    Options(usize),
+    /// All databases of the server.
+    All,
+}
+
 const fn extra(name: &'static str) -> Extra {
-    Extra { name, categories: &[], tips: &[], keys: &[], channels: ChannelArgs::None, secret: |_, _| false }
+    Extra {
+        name,
+        categories: &[],
+        tips: &[],
+        keys: &[],
+        channels: ChannelArgs::None,
+        databases: DatabaseArgs::None,
+        secret: |_, _| false,
+    }
 }
 
 impl Extra {
@@ -80,6 +102,10 @@ impl Extra {
 
     const fn channels(self, channels: ChannelArgs) -> Extra {
         Extra { channels, ..self }
+    }
+
+    const fn databases(self, databases: DatabaseArgs) -> Extra {
+        Extra { databases, ..self }
     }
 
     const fn secret(self, secret: fn(&Args<'_>, usize) -> bool) -> Extra {
@@ -210,7 +236,8 @@ fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
 /// By name.
 #[rustfmt::skip]
 const EXTRAS: &[Extra] = &[
-    extra("ACL|DELUSER").tips(ALL_NODES_OK),
+    extra("ACL|DELUSER").tips(ALL_NODES_OK).secret(|_, at| at >= 2),
+    extra("ACL|GETUSER").secret(|_, at| at >= 2),
     extra("ACL|SAVE").tips(ALL_NODES_OK),
     extra("ACL|SETUSER").tips(ALL_NODES_OK).secret(|_, at| at >= 2),
     extra("APPEND").keys(&[key(1, "RW insert")]),
@@ -241,7 +268,7 @@ const EXTRAS: &[Extra] = &[
     extra("CONFIG|RESETSTAT").tips(ALL_NODES_OK),
     extra("CONFIG|REWRITE").tips(ALL_NODES_OK),
     extra("CONFIG|SET").tips(ALL_NODES_OK).secret(is_value_of_a_secret),
-    extra("COPY").keys(&[key(1, "RO access"), key(2, "OW update")]),
+    extra("COPY").keys(&[key(1, "RO access"), key(2, "OW update")]).databases(DatabaseArgs::Options(3)),
     extra("DBSIZE").tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
     extra("DEL").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
     extra("DELEX").keys(&[DELEX_KEY]),
@@ -256,7 +283,7 @@ const EXTRAS: &[Extra] = &[
     extra("EXPIREAT").keys(&[key(1, "RW update")]),
     extra("FCALL").keys(SCRIPT_KEYS),
     extra("FCALL_RO").keys(SCRIPT_KEYS_RO),
-    extra("FLUSHALL").categories(DANGEROUS).tips(ALL_SHARDS_OK),
+    extra("FLUSHALL").categories(DANGEROUS).tips(ALL_SHARDS_OK).databases(DatabaseArgs::All),
     extra("FLUSHDB").categories(DANGEROUS).tips(ALL_SHARDS_OK),
     extra("FUNCTION|DELETE").tips(ALL_SHARDS_OK),
     extra("FUNCTION|FLUSH").tips(ALL_SHARDS_OK),
@@ -327,6 +354,7 @@ const EXTRAS: &[Extra] = &[
         let follows = |words: usize, name| at > words && args.is(at - words, name);
         follows(1, "AUTH") || follows(1, "AUTH2") || follows(2, "AUTH2")
     }),
+    extra("MOVE").databases(DatabaseArgs::One(2)),
     extra("MSET").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
         .keys(&[range(1, -1, 2, "OW update")]),
     extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
@@ -369,6 +397,7 @@ const EXTRAS: &[Extra] = &[
     extra("SCRIPT|LOAD").tips(ALL_NODES_OK),
     extra("SDIFF").tips(CHANGES_ORDER),
     extra("SDIFFSTORE").keys(STORED_SET),
+    extra("SELECT").databases(DatabaseArgs::One(1)),
     extra("SET").keys(&[SET_KEY]),
     extra("SETEX").keys(&[key(1, "OW update")]),
     extra("SETNX").keys(&[key(1, "OW insert")]),
@@ -395,7 +424,7 @@ const EXTRAS: &[Extra] = &[
     extra("SUNION").tips(CHANGES_ORDER),
     extra("SUNIONSTORE").keys(STORED_SET),
     extra("SUNSUBSCRIBE").keys(&[rest(1, NOT_A_KEY)]),
-    extra("SWAPDB").categories(DANGEROUS),
+    extra("SWAPDB").categories(DANGEROUS).databases(DatabaseArgs::Two(1, 2)),
     extra("TIME").tips(CHANGES),
     extra("TOUCH").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
     extra("TTL").tips(CHANGES),
@@ -474,6 +503,40 @@ pub fn tips(row: &Spec) -> &'static [&'static str] {
 /// Returns which of a call's arguments are channels.
 pub fn channels(row: &Spec) -> ChannelArgs {
     find(row.name).map_or(ChannelArgs::None, |extra| extra.channels)
+}
+
+/// Returns which databases the row uses beside its client's.
+pub fn databases(row: &Spec) -> DatabaseArgs {
+    find(row.name).map_or(DatabaseArgs::None, |extra| extra.databases)
+}
+
+impl DatabaseArgs {
+    /// Returns the indices of a call's arguments that name a database, or none if an argument is malformed: the
+    /// handler will report that.
+    pub fn indices(self, args: &Args<'_>, count: u32) -> Vec<usize> {
+        let found = match self {
+            DatabaseArgs::None | DatabaseArgs::All => Vec::new(),
+            DatabaseArgs::One(at) => vec![at],
+            DatabaseArgs::Two(one, two) => vec![one, two],
+            DatabaseArgs::Options(first) => options_of_databases(args, first).unwrap_or_default(),
+        };
+        let is_valid = |at: &usize| args.get(*at).is_some() && args.database(*at, count).is_ok();
+        if found.iter().all(is_valid) { found } else { Vec::new() }
+    }
+}
+
+fn options_of_databases(args: &Args<'_>, first: usize) -> Option<Vec<usize>> {
+    let (mut found, mut at) = (Vec::new(), first);
+    while at < args.len() {
+        if args.is(at, "DB") && at + 1 < args.len() {
+            at += 1;
+            found.push(at);
+        } else if !args.is(at, "REPLACE") {
+            return None;
+        }
+        at += 1;
+    }
+    Some(found)
 }
 
 /// Returns the places of the row's keys.

@@ -118,6 +118,60 @@ fn foreign_text_in_the_log_is_escaped() {
     }
 }
 
+/// Lines in JSON can be parsed whatever they say, and the form can be changed at any time.
+#[test]
+fn lines_have_the_configured_form() {
+    let server = logging_to("{dir}/server.log", &["--log-format", "json", "--always-show-logo", "yes"]);
+    let mut client = server.connect();
+    let read = || fs::read_to_string(server.folder().join("server.log")).unwrap_or_default();
+    assert_eq!(client.call(&["DEBUG", "LOG", "a \"b\" \\ \t\r\n\x0c\x08"]).to_string(), "OK");
+    wait_until("the line is there", || {
+        read().contains(r#""level":"warning","message":"DEBUG LOG: a \"b\" \\ \t\r\n\f\b"}"#)
+    });
+    let (text, pid) = (read(), server.pid());
+    assert!(text.contains(&format!("PID: {pid}")) && text.contains("Server initialized"), "{text}");
+    for line in text.lines() {
+        assert!(line.starts_with(&format!("{{\"pid\":{pid},\"role\":\"primary\",")), "{line}");
+    }
+    let set = "CONFIG SET log-format logfmt log-timestamp-format milliseconds";
+    assert_eq!(client.run(set).to_string(), "OK");
+    client.call(&["DEBUG", "LOG", "now \"so\""]);
+    wait_until("the line is there", || {
+        let text = read();
+        let line = text.lines().last().unwrap_or_default();
+        line.starts_with(&format!("pid={pid} role=primary timestamp=\"1"))
+            && line.ends_with(" level=warning message=\"DEBUG LOG: now 'so'\"")
+    });
+}
+
+/// A malformed request is shown, unless users' data are to be kept out of the log.
+#[test]
+fn malformed_requests_are_logged() {
+    for (hide, shown) in [("no", "Query buffer: '$blabla..'"), ("yes", "Query buffer: *redacted*")] {
+        let args = ["--loglevel", "verbose", "--hide-user-data-from-log", hide];
+        let server = logging_to("{dir}/server.log", &args);
+        let mut client = server.connect();
+        client.send_raw(b"*2\r\n$3\r\nGET\r\n$blabla\r\n").expect("sent");
+        let read = || fs::read_to_string(server.folder().join("server.log")).unwrap_or_default();
+        wait_until("the request is logged", || read().contains("Protocol error (") && read().contains(shown));
+    }
+}
+
+/// SIGALRM and the watchdog show what all threads are doing, and change nothing else.
+#[test]
+fn stacks_of_all_threads_are_logged() {
+    let server = logging_to("{dir}/server.log", &["--watchdog-period", "100"]);
+    let mut client = server.connect();
+    let read = || fs::read_to_string(server.folder().join("server.log")).unwrap_or_default();
+    server.signal(libc::SIGALRM);
+    wait_until("the stacks are there", || read().contains("STACK TRACES DONE"));
+    let text = read();
+    assert!(text.contains("Received SIGALRM") && text.contains("Thread 'worker-0'"), "{text}");
+    assert_eq!(client.run("DEBUG SLEEP 0.5").to_string(), "OK");
+    wait_until("the watchdog speaks", || read().contains("WATCHDOG TIMER EXPIRED"));
+    assert_eq!(client.run("PING").to_string(), "PONG");
+}
+
 /// A pipe without a reader stands for a hanging log disk.
 #[test]
 fn a_log_pipe_without_a_reader_delays_no_client() {

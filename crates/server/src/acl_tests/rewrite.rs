@@ -83,7 +83,7 @@ fn rewritten_users_override_included_files() {
     let left = "ann on\ndan on +get\neve off";
     check("ann on\ndan on +get", &format!("{end}user eve off resetchannels -@all\n"), left);
     // The default user always exists. The rule about payloads makes no difference.
-    let left = "ann on\ndefault on nopass sanitize-payload ~* &* +@all";
+    let left = "ann on\ndefault on nopass ~* &* +@all";
     fs::write(&part, "user default on nopass +get\n").expect("writable");
     check("ann on", &format!("{end}user default on nopass ~* &* +@all\n"), left);
     fs::remove_dir_all(folder).expect("the folder is the test's own");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
+use crate::executor::permission;
 use evenkeel_acl::{self as acl, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::pubsub::SubscriptionKind;
@@ -96,7 +97,7 @@ fn get(call: &mut ServerCall<'_, '_>) -> Done {
         return Ok(Flow::Replied);
     };
     let reply = &mut *call.base.reply;
-    reply.map(6);
+    reply.map(7);
     reply.bulk(b"flags");
     reply.set(user.flags().len());
     user.flags().iter().for_each(|flag| reply.bulk(flag.as_bytes()));
@@ -108,7 +109,7 @@ fn get(call: &mut ServerCall<'_, '_>) -> Done {
     call.base.reply.bulk(b"selectors");
     call.base.reply.array(others.len());
     for selector in others {
-        call.base.reply.map(3);
+        call.base.reply.map(4);
         describe(call, selector);
     }
     Ok(Flow::Replied)
@@ -119,6 +120,7 @@ fn describe(call: &mut ServerCall<'_, '_>, selector: &Selector) {
         ("commands", selector.commands_text()),
         ("keys", selector.keys_text()),
         ("channels", selector.channels_text()),
+        ("databases", selector.databases_text()),
     ];
     for (name, text) in parts {
         call.base.reply.bulk(name.as_bytes());
@@ -229,19 +231,21 @@ fn dry_run(call: &mut ServerCall<'_, '_>) -> Done {
     if !row.arity.admits(args.len()) {
         return Err(Error::Arity(row.name));
     }
-    const START: &[u8] = b"This user has no permissions to ";
-    match user.check(id, &args) {
-        Ok(()) => call.base.reply.ok(),
-        Err(Denied::Command) => {
-            call.base.reply.bulk(&[START, b"run the '", row.lower_name().as_bytes(), b"' command"].concat());
-        }
-        Err(Denied::Key(at)) => {
-            call.base.reply.bulk(&[START, b"access the '", args.at(at), b"' key"].concat())
-        }
-        Err(Denied::Channel(at)) => {
-            call.base.reply.bulk(&[START, b"access the '", args.at(at), b"' channel"].concat());
-        }
-    }
+    let databases = permission::databases_of(call.session, call.server.core.keyspace.databases());
+    let Err(denied) = user.check(id, &args, databases) else {
+        call.base.reply.ok();
+        return Ok(Flow::Replied);
+    };
+    let name = row.lower_name();
+    let [start, object, end]: [&[u8]; 3] = match denied {
+        Denied::Command => [b"run the '", name.as_bytes(), b"' command"],
+        Denied::Key(at) => [b"access the '", args.at(at), b"' key"],
+        Denied::Channel(at) => [b"access the '", args.at(at), b"' channel"],
+        // As Valkey: the name of the command stands for its client's database.
+        Denied::Database(at) => [b"access database ", args.at(at), b""],
+    };
+    let who = &user.who.name[..];
+    call.base.reply.bulk(&[b"User ", who, b" has no permissions to ", start, object, end].concat());
     Ok(Flow::Replied)
 }
 
@@ -314,10 +318,9 @@ fn log(call: &mut ServerCall<'_, '_>) -> Done {
 }
 
 fn file(call: &ServerCall<'_, '_>) -> Result<PathBuf, Error> {
-    const TEXT: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to \
-                        specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming \
-                        you have a Redis configuration file set) in order to store users in the Redis \
-                        configuration.";
+    const TEXT: &str = "ERR This instance is not configured to use an ACL file. You may want to specify \
+                        users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have \
+                        a configuration file set) in order to store users in the configuration.";
     call.server.core.settings().aclfile.clone().ok_or(Error::text(TEXT))
 }
 
@@ -330,7 +333,7 @@ fn load(call: &mut ServerCall<'_, '_>) -> Done {
     loaded.map_err(|error| Error::text(format!("ERR {error}")))?;
     let users = server.acl.users();
     close_orphans(call, &users);
-    close_deaf(call, &users[DEFAULT]);
+    users.values().for_each(|user| close_deaf(call, user));
     call.reply_in_force(|reply| reply.ok())
 }
 

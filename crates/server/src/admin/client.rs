@@ -9,6 +9,8 @@ use super::{
     Args, Arity, Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, container, docs,
     exactly, session, tracking,
 };
+use crate::executor::keeps_expired;
+use crate::observe::stats::Outcome;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::session::ReplyMode;
 use evenkeel_client::tracking::mode;
@@ -22,25 +24,30 @@ mod filter;
 
 use filter::{Filter, Purpose};
 
+/// Allowed while a script runs for long.
+const BUSY: Flags = Flags::ALLOW_BUSY;
+
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     container("CLIENT", Group::Connection, &[
-        session("CLIENT|CACHING",      exactly(3),  Group::Connection, tracking::caching).flag(Flags::ALLOW_BUSY),
-        session("CLIENT|GETNAME",      exactly(2),  Group::Connection, get_name     ).flag(Flags::ALLOW_BUSY),
-        session("CLIENT|GETREDIR",     exactly(2),  Group::Connection, tracking::get_redir).flag(Flags::ALLOW_BUSY),
+        session("CLIENT|CACHING",      exactly(3),  Group::Connection, tracking::caching).flag(BUSY),
+        session("CLIENT|CAPA",         at_least(3), Group::Connection, capa         ).flag(BUSY),
+        session("CLIENT|GETNAME",      exactly(2),  Group::Connection, get_name     ).flag(BUSY),
+        session("CLIENT|GETREDIR",     exactly(2),  Group::Connection, tracking::get_redir).flag(BUSY),
         session("CLIENT|HELP",         exactly(2),  Group::Connection, help         ).scriptable(),
-        session("CLIENT|ID",           exactly(2),  Group::Connection, id           ).flag(Flags::ALLOW_BUSY),
+        session("CLIENT|ID",           exactly(2),  Group::Connection, id           ).flag(BUSY),
+        session("CLIENT|IMPORT-SOURCE", exactly(3), Group::Connection, import_source),
         session("CLIENT|INFO",         exactly(2),  Group::Connection, info         ),
         session("CLIENT|KILL",         at_least(3), Group::Connection, kill         ).admin(),
         session("CLIENT|LIST",         at_least(2), Group::Connection, list         ).admin(),
-        session("CLIENT|NO-EVICT",     exactly(3),  Group::Connection, no_evict     ).admin()
-            .flag(Flags::ALLOW_BUSY),
-        session("CLIENT|NO-TOUCH",     exactly(3),  Group::Connection, no_touch     ).flag(Flags::ALLOW_BUSY),
+        session("CLIENT|MAINT_NOTIFICATIONS", at_least(3), Group::Connection, maint_notifications),
+        session("CLIENT|NO-EVICT",     exactly(3),  Group::Connection, no_evict     ).admin().flag(BUSY),
+        session("CLIENT|NO-TOUCH",     exactly(3),  Group::Connection, no_touch     ).flag(BUSY),
         whole("CLIENT|PAUSE",          at_least(3), pause  ),
         session("CLIENT|REPLY",        exactly(3),  Group::Connection, reply        )
-            .flag(Flags::ALLOW_BUSY.with(Flags::NO_MULTI)),
-        session("CLIENT|SETINFO",      exactly(4),  Group::Connection, set_info     ).flag(Flags::ALLOW_BUSY),
-        session("CLIENT|SETNAME",      exactly(3),  Group::Connection, set_name_of  ).flag(Flags::ALLOW_BUSY),
+            .flag(BUSY.with(Flags::NO_MULTI)),
+        session("CLIENT|SETINFO",      exactly(4),  Group::Connection, set_info     ).flag(BUSY),
+        session("CLIENT|SETNAME",      exactly(3),  Group::Connection, set_name_of  ).flag(BUSY),
         session("CLIENT|TRACKING",     at_least(3), Group::Connection, tracking::tracking),
         session("CLIENT|TRACKINGINFO", exactly(2),  Group::Connection, tracking::tracking_info),
         session("CLIENT|UNBLOCK",      at_least(3), Group::Connection, unblock      ).admin(),
@@ -111,7 +118,9 @@ fn describe_to(call: &ServerCall<'_, '_>, client: &ClientInfo) -> Vec<u8> {
 pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) -> Vec<u8> {
     let (itself, arg_bytes) = (arg_bytes.is_some(), arg_bytes.unwrap_or(0));
     let seconds = |since: u64| now.saturating_sub(since) / 1000;
-    let used = client.query_used.load(Relaxed);
+    let room = client.query_room(now);
+    // Bytes in a worker's buffer are not in one of the client.
+    let used = client.query_used.load(Relaxed).min(room);
     let waiting = client.out_bytes.load(Relaxed);
     let command = table().rows().get(client.command.load(Relaxed) as usize);
     let command = command.map_or("NULL".to_owned(), |row| row.lower_name());
@@ -123,18 +132,20 @@ pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) 
     let mut rest = String::new();
     let _ = write!(
         rest,
-        " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={used} qbuf-free={} \
+        " age={} idle={} flags={} capa={} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={used} qbuf-free={} \
          argv-mem={arg_bytes} multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} \
          cmd={command} user=",
         seconds(client.created_ms),
         if itself { 0 } else { seconds(client.active_ms.load(Relaxed)) },
         flags_of(client),
+        if client.redirects.load(Relaxed) { "r" } else { "" },
         client.db.load(Relaxed),
         client.subscribed.load(Relaxed),
         client.patterns.load(Relaxed),
         client.shards.load(Relaxed),
         client.multi_len.load(Relaxed),
-        client.query_room(now).saturating_sub(used),
+        client.watched.load(Relaxed),
+        room - used,
         client.multi_memory.load(Relaxed),
         client.out_chunks.load(Relaxed),
         client.memory() + arg_bytes,
@@ -176,8 +187,10 @@ fn flags_of(client: &ClientInfo) -> String {
         (client.watch.lock().upgrade().is_some_and(|watch| watch.is_touched()), 'd'),
         (client.killed.load(Relaxed), 'A'),
         (client.is_unix, 'U'),
+        (client.reads_replica.load(Relaxed), 'r'),
         (client.no_evict.load(Relaxed), 'e'),
         (client.no_touch.load(Relaxed), 'T'),
+        (client.imports.load(Relaxed), 'I'),
     ];
     let set: String = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| *flag).collect();
     if set.is_empty() { "N".into() } else { set }
@@ -261,6 +274,50 @@ fn set_info(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
+/// CLIENT CAPA capability [capability ...]
+///
+/// Unknown capabilities are those of later clients.
+fn capa(call: &mut ServerCall<'_, '_>) -> Done {
+    if call.base.args.from(2).any(|name| name.eq_ignore_ascii_case(b"redirect")) {
+        call.session.redirects = true;
+        call.session.client.redirects.store(true, Relaxed);
+    }
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// CLIENT MAINT_NOTIFICATIONS ON [MOVING-ENDPOINT-TYPE type] | OFF
+///
+/// The client is told of maintenance that moves its endpoint. This server has none, so it never tells.
+fn maint_notifications(call: &mut ServerCall<'_, '_>) -> Done {
+    const TYPES: [&str; 5] = ["internal-ip", "internal-fqdn", "external-ip", "external-fqdn", "none"];
+    let args = call.base.args;
+    let on = on_or_off(args, 2)?;
+    let is_known = match args.len() {
+        3 => true,
+        5 => on && args.is(3, "MOVING-ENDPOINT-TYPE") && TYPES.iter().any(|one| args.is(4, one)),
+        _ => false,
+    };
+    if !is_known {
+        return Err(Error::Syntax);
+    }
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// CLIENT IMPORT-SOURCE ON | OFF
+fn import_source(call: &mut ServerCall<'_, '_>) -> Done {
+    let args = call.base.args;
+    if !call.base.settings.import_mode && !args.is(2, "OFF") {
+        return Err(Error::text("ERR Server is not in import mode"));
+    }
+    let on = on_or_off(args, 2)?;
+    call.session.imports = on;
+    call.session.client.imports.store(on, Relaxed);
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
 /// CLIENT NO-EVICT ON | OFF
 fn no_evict(call: &mut ServerCall<'_, '_>) -> Done {
     let on = on_or_off(call.base.args, 2)?;
@@ -299,10 +356,8 @@ fn reply(call: &mut ServerCall<'_, '_>) -> Done {
 /// CLIENT PAUSE timeout [WRITE | ALL]
 fn pause(call: &mut ServerCall<'_, '_>) -> Done {
     let args = call.base.args;
-    if args.len() > 4 {
-        return Err(wrong_number(args));
-    }
-    let all = args.len() < 4 || args.is(3, "ALL");
+    // More words are not looked at, and neither is the mode then, as in Valkey.
+    let all = args.len() != 4 || args.is(3, "ALL");
     if !all && !args.is(3, "WRITE") {
         return Err(Error::text("ERR CLIENT PAUSE mode must be WRITE or ALL"));
     }
@@ -313,7 +368,7 @@ fn pause(call: &mut ServerCall<'_, '_>) -> Done {
     let until = until.ok_or(Error::text("ERR timeout is out of range"))?;
     call.server.core.pause.begin(Pauser::Client, all, until, now);
     // From the next command on; the other workers read it in their next turn, which begins now.
-    call.base.guard.ctx.keep_expired = call.server.core.pause.is_active(now);
+    call.base.guard.ctx.keep_expired = keeps_expired(call.server, call.base.settings, now);
     call.server.core.workers.wake_all();
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -322,7 +377,7 @@ fn pause(call: &mut ServerCall<'_, '_>) -> Done {
 /// CLIENT UNPAUSE
 fn unpause(call: &mut ServerCall<'_, '_>) -> Done {
     call.server.core.pause.end(Pauser::Client);
-    call.base.guard.ctx.keep_expired = call.server.core.pause.is_active(call.now_ms());
+    call.base.guard.ctx.keep_expired = keeps_expired(call.server, call.base.settings, call.now_ms());
     call.server.core.workers.wake_all();
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -344,11 +399,14 @@ fn unblock(call: &mut ServerCall<'_, '_>) -> Done {
     let ended = blocked.and_then(|blocked| Some((blocked.id, blocked.end(end)?)));
     call.base.reply.int(ended.is_some().into());
     if let Some((id, resumed)) = ended {
-        let (stats, is_error) = (&call.server.stats[call.worker], end == End::Error);
-        if is_error {
+        let stats = &call.server.stats[call.worker];
+        let outcome = if end == End::Error {
             stats.error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK");
-        }
-        stats.resumed(id, 0, is_error, call.base.settings.latency_tracking);
+            Outcome::Rejected
+        } else {
+            Outcome::Succeeded
+        };
+        stats.resumed(id, 0, outcome, call.base.settings.latency_tracking);
         call.server.hub.resume(resumed);
     }
     Ok(Flow::Replied)
@@ -361,7 +419,7 @@ fn wrong_number(args: Args<'_>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{World, check, check_on_redis};
+    use crate::testing::{World, check};
 
     #[test]
     fn names_are_printable_words() {
@@ -382,12 +440,12 @@ mod tests {
 
     #[test]
     fn invalid_filters_are_refused() {
-        check_on_redis(
+        check(
             "
             > CLIENT KILL                     < -ERR wrong number of arguments for 'client|kill' command
             > CLIENT KILL 1.1.1.1:1           < -ERR No such client
             > CLIENT KILL ID 10 wrong         < -ERR syntax error
-            > CLIENT KILL ID str x y          < -ERR client-id should be greater than 0
+            > CLIENT KILL ID str x y          < -ERR syntax error
             > CLIENT KILL ID 0 SKIPME yes     < -ERR client-id should be greater than 0
             > CLIENT KILL TYPE strange        < -ERR Unknown client type 'strange'
             > CLIENT KILL USER strange        < -ERR No such user 'strange'
@@ -398,7 +456,8 @@ mod tests {
             > CLIENT LIST TYPE replica        < \"\"
             > CLIENT LIST TYPE                < -ERR syntax error
             > CLIENT LIST ID                  < -ERR syntax error
-            > CLIENT LIST ID x                < -ERR Invalid client ID
+            > CLIENT LIST ID x                < -ERR syntax error
+            > CLIENT LIST ID 0                < -ERR client-id should be greater than 0
             > CLIENT LIST ID 99999            < \"\"
         ",
         );
@@ -406,10 +465,11 @@ mod tests {
 
     #[test]
     fn client_list_has_the_fields_of_redis_in_order() {
-        let line = "id=* addr=*:* laddr=*:* fd=* name=me age=* idle=0 flags=* db=9 sub=0 psub=0 ssub=0 \
-                    multi=-1 qbuf=* qbuf-free=* argv-mem=* multi-mem=0 rbs=* rbp=* obl=0 oll=0 omem=0 \
+        let line = "id=* addr=*:* laddr=*:* fd=* name=me age=* idle=0 flags=* capa= db=9 sub=0 psub=0 \
+                    ssub=0 multi=-1 watch=0 qbuf=* qbuf-free=* argv-mem=* multi-mem=0 rbs=* rbp=* obl=0 \
+                    oll=0 omem=0 \
                     tot-mem=* events=r cmd=client|*";
-        check_on_redis(&format!(
+        check(&format!(
             "
             > SELECT 9
             > CLIENT SETNAME me
@@ -458,6 +518,94 @@ mod tests {
             > CLIENT INFO                     < \"* flags=N *\"
             > CLIENT NO-TOUCH perhaps         < -ERR syntax error
             > CLIENT NO-EVICT perhaps         < -ERR syntax error
+        ",
+        );
+    }
+
+    #[test]
+    fn capabilities_are_declared_and_filtered() {
+        check(
+            "
+            > CLIENT CAPA                     < -ERR wrong number of arguments for 'client|capa' command
+            > CLIENT CAPA later               < OK
+            > CLIENT LIST CAPA r              < \"\"
+            > CLIENT CAPA later REDIRECT      < OK
+            > CLIENT INFO                     < \"* flags=N capa=r db=0 *\"
+            > CLIENT LIST CAPA r              < \"* capa=r *\"
+            > CLIENT LIST NOT-CAPA r          < \"\"
+            > RESET                           < RESET
+            > CLIENT INFO                     < \"* capa=r *\"
+            > CLIENT KILL CAPA r SKIPME no    < :1
+        ",
+        );
+    }
+
+    #[test]
+    fn a_client_without_maintenance_to_hear_of_is_content() {
+        World::new().check(
+            "
+            > CLIENT MAINT_NOTIFICATIONS      < -ERR wrong number of arguments for *
+            > CLIENT MAINT_NOTIFICATIONS on   < OK
+            > CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip < OK
+            > CLIENT MAINT_NOTIFICATIONS off  < OK
+            > CLIENT MAINT_NOTIFICATIONS maybe < -ERR syntax error
+            > CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type < -ERR syntax error
+            > CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type where < -ERR syntax error
+        ",
+        );
+    }
+
+    /// Expired keys stay during an import, and only its source sees them.
+    #[test]
+    fn the_source_of_an_import_sees_expired_keys() {
+        let mut world = World::new();
+        world.check(
+            "
+            > CLIENT IMPORT-SOURCE on         < -ERR Server is not in import mode
+            > CLIENT IMPORT-SOURCE off        < OK
+            > CONFIG SET import-mode yes      < OK
+            > CLIENT IMPORT-SOURCE perhaps    < -ERR syntax error
+            > SET k 1 PX 1                    < OK
+            > SET l 1                         < OK
+            > EXPIREAT l 1                    < :1
+            > DBSIZE                          < :2
+        ",
+        );
+        world.now_ms += 10;
+        world.check(
+            "
+            > GET k                           < (nil)
+            > EXISTS k l                      < :0
+            > KEYS *                          < []
+            > DBSIZE                          < :2
+            > CLIENT IMPORT-SOURCE on         < OK
+            > CLIENT INFO                     < \"* flags=I *\"
+            > TTL k                           < :0
+            > INCR k                          < :2
+            > GET k                           < \"2\"
+            > SCAN 0 COUNT 100 MATCH k        < [\"0\", [\"k\"]]
+            > KEYS k                          < [\"k\"]
+            > RESET                           < RESET
+            > CLIENT INFO                     < \"* flags=N *\"
+            > GET k                           < (nil)
+            > DBSIZE                          < :2
+            > CONFIG SET import-mode no       < OK
+            > GET k                           < (nil)
+            > GET l                           < (nil)
+            > DBSIZE                          < :0
+        ",
+        );
+    }
+
+    /// A transaction may not turn off its own replies.
+    #[test]
+    fn client_reply_is_not_queued() {
+        check(
+            "
+            > MULTI                           < OK
+            > CLIENT REPLY off
+            < -ERR Command 'client|reply' not allowed inside a transaction
+            > EXEC                            < -EXECABORT *
         ",
         );
     }
@@ -512,13 +660,12 @@ mod tests {
 
     #[test]
     fn pauses_have_a_timeout_and_a_mode() {
-        check_on_redis(
+        check(
             "
             > CLIENT PAUSE x                  < -ERR timeout is not an integer or out of range
             > CLIENT PAUSE -1                 < -ERR timeout is negative
             > CLIENT PAUSE 0 perhaps          < -ERR CLIENT PAUSE mode must be WRITE or ALL
-            > CLIENT PAUSE 0 WRITE x
-            < -ERR unknown subcommand or wrong number of arguments for 'PAUSE'. Try CLIENT HELP.
+            > CLIENT PAUSE 0 WRITE x          < OK
             > CLIENT PAUSE 100000 WRITE       < OK
             > GET k                           < (nil)
             > CLIENT UNPAUSE                  < OK

@@ -1,6 +1,8 @@
 //! CLUSTER and the commands of a cluster's clients. There is no cluster mode, and these reply so, like Redis
 //! with cluster mode off: client libraries use them to detect the mode.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use evenkeel_store::key::slot_of;
 
 use super::{Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, exactly, session};
@@ -11,8 +13,8 @@ use evenkeel_command::flow::{Done, Flow};
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     session("ASKING",    exactly(1), Group::Connection, refuse).fast().scriptable()
         .without(Flags::LOADING.with(Flags::STALE)),
-    session("READONLY",  exactly(1), Group::Connection, refuse).fast().scriptable(),
-    session("READWRITE", exactly(1), Group::Connection, refuse).fast().scriptable(),
+    session("READONLY",  exactly(1), Group::Connection, read_only ).fast().scriptable(),
+    session("READWRITE", exactly(1), Group::Connection, read_write).fast().scriptable(),
     container("CLUSTER", Group::Server, &[
         changes("CLUSTER|ADDSLOTS",              at_least(3)),
         changes("CLUSTER|ADDSLOTSRANGE",         at_least(4)),
@@ -63,6 +65,22 @@ fn refuse(_: &mut ServerCall<'_, '_>) -> Done {
     Err(Error::text("ERR This instance has cluster support disabled"))
 }
 
+/// READONLY: a client that can be redirected (CLIENT CAPA) nevertheless reads from a replica.
+fn read_only(call: &mut ServerCall<'_, '_>) -> Done {
+    set_read_only(call, true)
+}
+
+/// READWRITE
+fn read_write(call: &mut ServerCall<'_, '_>) -> Done {
+    set_read_only(call, false)
+}
+
+fn set_read_only(call: &mut ServerCall<'_, '_>, on: bool) -> Done {
+    call.session.client.reads_replica.store(on, Relaxed);
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
 /// CLUSTER KEYSLOT key
 ///
 /// As in Valkey, also without a cluster: keys have slots here, too.
@@ -75,11 +93,11 @@ fn key_slot(call: &mut ServerCall<'_, '_>) -> Done {
 mod tests {
     use evenkeel_testkit::{Program, Reference, Server};
 
-    use crate::testing::{World, check_on_redis};
+    use crate::testing::{World, check};
 
     #[test]
     fn there_is_no_cluster() {
-        check_on_redis(
+        check(
             "
             > CLUSTER INFO                     < -ERR This instance has cluster support disabled
             > CLUSTER HELP                     < -ERR This instance has cluster support disabled
@@ -87,8 +105,10 @@ mod tests {
             > CLUSTER MEET 127.0.0.1 1         < -ERR This instance has cluster support disabled
             > CLUSTER nosuch                   < -ERR unknown subcommand 'nosuch'. Try CLUSTER HELP.
             > CLUSTER                          < -ERR wrong number of arguments for 'cluster' command
-            > READONLY                         < -ERR This instance has cluster support disabled
-            > READWRITE                        < -ERR This instance has cluster support disabled
+            > READONLY                         < OK
+            > CLIENT INFO                      < \"* flags=r *\"
+            > READWRITE                        < OK
+            > CLIENT INFO                      < \"* flags=N *\"
             > ASKING                           < -ERR This instance has cluster support disabled
             > MULTI                            < OK
             > ASKING                           < QUEUED

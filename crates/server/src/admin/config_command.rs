@@ -6,7 +6,7 @@
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
 use crate::server::Server;
-use crate::startup::{level_of, raise_file_limit};
+use crate::startup::{level_of, raise_file_limit, watchdog};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Work;
 use evenkeel_command::flow::{Done, Flow};
@@ -14,7 +14,7 @@ use evenkeel_config::{Extent, SetError, Settings, cause};
 use evenkeel_net::tls::Change;
 use evenkeel_persist::rewrite;
 use evenkeel_replication::link;
-use evenkeel_runtime::crash;
+use evenkeel_runtime::{crash, server_log};
 use log::Level;
 
 #[rustfmt::skip]
@@ -72,6 +72,7 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
     // The control thread does whatever has to wait for a snapshot's end.
     rewrite::follow_soon(&server.persist);
+    watchdog::follow(server);
     if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"aof-disable-auto-gc")) {
         rewrite::collect_soon(&server.persist);
     }
@@ -143,6 +144,8 @@ fn put_into_effect(
         crash::follow(new.crash_log_enabled, new.logfile.as_deref());
     }
     log::set_max_level(level_of(new.loglevel));
+    let (lines, times) = new.log_format();
+    server_log::set_format(lines, times);
     for one in new.in_vain(changed) {
         let level = if one.is_missed { Level::Warn } else { Level::Info };
         log::log!(level, "{one}");

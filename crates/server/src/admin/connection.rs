@@ -24,8 +24,7 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast().scriptable(),
     // Changes the database for the commands after it.
     session("SELECT", exactly(2),  Group::Connection, select).fast().scriptable().without(Flags::NO_DATA)
-        .flag(Flags::ALLOW_BUSY)
-        .flag(Flags::OPERATOR),
+        .flag(Flags::OPERATOR.with(Flags::ALLOW_BUSY)),
     session("QUIT",   at_least(1), Group::Connection, quit  ).fast().flag(ALWAYS),
     session("RESET",  exactly(1),  Group::Connection, reset ).fast().flag(ALWAYS),
     session("HELLO",  at_least(1), Group::Connection, hello ).fast().flag(BEFORE_AUTH),
@@ -81,10 +80,12 @@ fn reset(call: &mut ServerCall<'_, '_>) -> Done {
     if call.session.reply_mode != ReplyMode::SkipThis {
         call.session.reply_mode = ReplyMode::On;
     }
-    call.session.no_touch = false;
+    (call.session.no_touch, call.session.imports) = (false, false);
     call.session.become_user(Access::of_new_connection(&call.server.acl));
     let client = &call.session.client;
-    client.no_touch.store(false, Relaxed);
+    for flag in [&client.no_touch, &client.imports, &client.reads_replica] {
+        flag.store(false, Relaxed);
+    }
     client.no_evict.store(false, Relaxed);
     client.name.lock().clear();
     set_protocol(call, 2);
@@ -150,7 +151,8 @@ fn greet(call: &mut ServerCall<'_, '_>) {
     let resp3 = call.base.reply.resp3;
     let role = if call.server.replication.is_replica() { "replica" } else { "master" };
     let reply = &mut *call.base.reply;
-    reply.map(7);
+    let zone = &call.base.settings.availability_zone;
+    reply.map(if zone.is_empty() { 7 } else { 8 });
     for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
@@ -165,6 +167,10 @@ fn greet(call: &mut ServerCall<'_, '_>) {
     }
     reply.bulk(b"modules");
     reply.array(0);
+    if !zone.is_empty() {
+        reply.bulk(b"availability_zone");
+        reply.bulk(zone);
+    }
 }
 
 /// The product's own version.

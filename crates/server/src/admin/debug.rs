@@ -36,6 +36,7 @@ const TOPICS: &[(&str, Arity, ServerHandler)] = &[
     ("ACCOUNTING",               exactly(3),  accounting       ),
     ("AOF-FLUSH-SLEEP",          exactly(3),  aof_flush_sleep  ),
     ("AOF-SYNC-SLEEP",           exactly(3),  aof_sync_sleep   ),
+    ("CLIENT-ENFORCE-REPLY-LIST", exactly(3), enforce_reply_list),
     ("CONFIG-REWRITE-FORCE-ALL", exactly(2),  rewrite_all      ),
     ("DIGEST",                   exactly(2),  digest::digest   ),
     ("DIGEST-VALUE",             at_least(2), digest::digest_value),
@@ -46,10 +47,13 @@ const TOPICS: &[(&str, Arity, ServerHandler)] = &[
     ("LOG",                      exactly(3),  log              ),
     ("OBJECT",                   at_least(3), object           ),
     ("PANIC",                    exactly(2),  panic            ),
+    ("PAUSE-CRON",               exactly(3),  pause_timers     ),
     ("POPULATE",                 at_least(3), populate         ),
+    ("PROTECT-CLIENT",           exactly(3),  protect_client   ),
     ("PROTOCOL",                 exactly(3),  protocol         ),
     ("QUICKLIST-PACKED-THRESHOLD", exactly(3), packed_threshold),
     ("RELOAD",                   at_least(2), reload           ),
+    ("REPLYBUFFER",              exactly(4),  reply_buffer     ),
     ("SEGFAULT",                 exactly(2),  segfault         ),
     ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
     ("SET-DISABLE-DENY-SCRIPTS", exactly(3),  set_disable_deny),
@@ -210,6 +214,42 @@ fn load_log(call: &mut ServerCall<'_, '_>) -> Done {
         reply.ok();
         Ok(())
     })
+}
+
+/// DEBUG CLIENT-ENFORCE-REPLY-LIST 0 | 1: without effect, since no client has a reply buffer of a fixed size.
+fn enforce_reply_list(call: &mut ServerCall<'_, '_>) -> Done {
+    call.base.args.int(2)?;
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// DEBUG REPLYBUFFER RESIZING 0 | 1
+/// DEBUG REPLYBUFFER PEAK-RESET-TIME milliseconds | NEVER | RESET
+///
+/// Without effect, for the same reason.
+fn reply_buffer(call: &mut ServerCall<'_, '_>) -> Done {
+    if !call.base.args.is(2, "RESIZING") && !call.base.args.is(2, "PEAK-RESET-TIME") {
+        return Err(Error::Syntax);
+    }
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// DEBUG PROTECT-CLIENT client-id: nothing but its own end closes the client.
+fn protect_client(call: &mut ServerCall<'_, '_>) -> Done {
+    let id = u64::try_from(call.base.args.int(2)?).unwrap_or(0);
+    let client = call.server.hub.clients.get(id).ok_or(Error::text("ERR No such client"))?;
+    client.protected.store(true, std::sync::atomic::Ordering::Relaxed);
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// DEBUG PAUSE-CRON 0 | 1: whether the timers of the workers stand still.
+fn pause_timers(call: &mut ServerCall<'_, '_>) -> Done {
+    let on = call.base.args.int(2)? != 0;
+    call.server.pauses_timers.store(on, std::sync::atomic::Ordering::Relaxed);
+    call.base.reply.ok();
+    Ok(Flow::Replied)
 }
 
 /// DEBUG SET-ACTIVE-EXPIRE 0 | 1

@@ -215,6 +215,9 @@ fn keys_of_call<'a>(call: &ServerCall<'a, '_>) -> Result<Vec<(&'a [u8], &'static
     }
     let mut found = Vec::new();
     if !specs::for_each_key(row, &args, |index, flags| found.push((args.at(index), flags))) {
+        if row.runs_scripts() {
+            return Ok(Vec::new()); // it needs no key
+        }
         return Err(Error::text("ERR Invalid arguments specified for command"));
     }
     Ok(found)

@@ -37,9 +37,11 @@ fn latest(call: &mut ServerCall<'_, '_>) -> Done {
     call.base.reply.array(events.len());
     for (event, series) in events {
         let (at, ms) = series.samples.back().copied().unwrap_or_default();
-        call.base.reply.array(4);
+        call.base.reply.array(6);
         call.base.reply.bulk(event.as_bytes());
-        [at, ms, series.longest_ms].iter().for_each(|number| call.base.reply.int(*number as i64));
+        [at, ms, series.longest_ms, series.sum_ms, series.count]
+            .iter()
+            .for_each(|number| call.base.reply.int(*number as i64));
     }
     Ok(Flow::Replied)
 }
@@ -141,7 +143,7 @@ mod tests {
             > LATENCY LATEST                      < []
             > CONFIG SET latency-monitor-threshold 10
             > DEBUG SLEEP 0.02                    < OK
-            > LATENCY LATEST                      < [[\"command\", :*, :*, :*]]
+            > LATENCY LATEST                      < [[\"command\", :*, :*, :*, :*, :1]]
             > LATENCY HISTORY command             < [[:*, :*]]
             > LATENCY HISTORY nosuch              < []
             > LATENCY GRAPH command               < \"command - high * ms, low * ms (all time high * ms)*\"

@@ -70,27 +70,35 @@ fn stats(call: &mut ServerCall<'_, '_>) -> Done {
         .filter(|db| call.server.core.keyspace.len(call.base.guard.ctx, *db) > 0)
         .map(|db| (db, call.server.sampler.table_bytes_of(db)))
         .collect();
+    let tables = call.server.sampler.table_bytes();
     let reply = &mut *call.base.reply;
     let before: &[(&str, u64)] = &[
         ("peak.allocated", peak),
         ("total.allocated", used),
         ("startup.allocated", startup),
         ("replication.backlog", metrics.backlog),
+        ("replicas.repl.buffer", 0),
         ("clients.slaves", metrics.beyond),
         ("clients.normal", clients),
         ("cluster.links", 0),
+        ("cluster.slot_import", 0),
+        ("cluster.slot_export", 0),
         ("aof.buffer", 0),
         ("lua.caches", metrics.scripts),
         ("functions.caches", metrics.functions),
     ];
     let after: &[(&str, u64)] = &[
+        ("overhead.db.hashtable.lut", tables),
+        ("overhead.db.hashtable.rehashing", 0), // a segment is split as a whole
         ("overhead.total", overhead),
+        ("db.dict.rehashing.count", 0),
         ("keys.count", keys),
         ("keys.bytes-per-key", metrics.net_used().checked_div(keys).unwrap_or(0)),
         ("dataset.bytes", metrics.dataset()),
         ("allocator.allocated", used),
         ("allocator.active", resident),
         ("allocator.resident", resident),
+        ("allocator.muzzy", 0),
     ];
     let ratios: &[(&str, f64)] = &[
         ("dataset.percentage", 100.0 * ratio(metrics.dataset(), metrics.net_used())),

@@ -30,19 +30,16 @@ const fn control(name: &'static str, arity: Arity, handler: ServerHandler) -> Co
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
-    control("MULTI",   exactly(1), multi  ).fast().flag(Flags::ALLOW_BUSY),
+    control("MULTI",   exactly(1), multi  ).fast().flag(Flags::ALLOW_BUSY.with(Flags::NO_MULTI)),
     control("DISCARD", exactly(1), discard).fast().flag(Flags::ALLOW_BUSY),
     control("EXEC",    exactly(1), exec   ).lock_scope(LockScope::Queue).flag(Flags::SKIP_SLOWLOG),
     control("WATCH",   at_least(2), watch ).lock_scope(LockScope::Keys).keys(Keys::REST).fast()
-        .flag(Flags::ALLOW_BUSY),
+        .flag(Flags::ALLOW_BUSY.with(Flags::NO_MULTI)),
     session("UNWATCH", exactly(1), Group::Transaction, unwatch).fast().flag(Flags::ALLOW_BUSY),
 ];
 
 /// MULTI
 fn multi(call: &mut ServerCall<'_, '_>) -> Done {
-    if call.session.multi.is_some() {
-        return Err(Error::text("ERR MULTI calls can not be nested"));
-    }
     call.session.multi = Some(Multi::default());
     call.session.client.multi_len.store(0, Relaxed);
     call.base.reply.ok();
@@ -95,9 +92,6 @@ fn watched_has_changed(call: &ServerCall<'_, '_>) -> bool {
 
 /// WATCH key [key ...]
 fn watch(call: &mut ServerCall<'_, '_>) -> Done {
-    if call.session.multi.is_some() {
-        return Err(Error::text("ERR WATCH inside MULTI is not allowed"));
-    }
     let Session { watching, client, .. } = &mut *call.session;
     let watching =
         watching.get_or_insert_with(|| Watching { watch: Arc::new(Watch::default()), keys: Vec::new() });

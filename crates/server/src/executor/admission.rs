@@ -33,17 +33,30 @@ impl Executor {
         let mut row = self.table.row(id);
         if row.has_subcommands() && request.args.len() > 1 {
             request.command = self.table.find_sub(row, request.args.at(1));
-            id = request.command.ok_or_else(|| Error::unknown_subcommand(row, &request.args))?;
+            id = request
+                .command
+                .ok_or_else(|| self.auth_first(session, None, || Error::unknown_subcommand(row, &request.args)))?;
             row = self.table.row(id);
         }
         session.client.command.store(id.index() as u32, Relaxed);
         if !row.arity.admits(request.args.len()) {
-            return Err(Error::Arity(row.name));
+            return Err(self.auth_first(session, Some(row), || Error::Arity(row.name)));
+        }
+        if session.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
+            return Err(self.not_in_transaction(session, row));
         }
         if !session.access.is_free_at(self.server.acl.generation())
             && !permission::admit(&self.server, session, id, &request.args, self.ctx.now_ms)?
         {
             return Ok(Admitted::HungUp);
+        }
+        if session.redirects
+            && let Some(error) = self.redirection(session, row, &request.args)
+        {
+            if self.server.core.pause.is_active(self.ctx.now_ms) {
+                return Ok(Admitted::Paused); // a failover is under way, and its outcome is not known
+            }
+            return Err(error);
         }
         // When this client connected, another worker may not yet have known that other clients were gone.
         if session.on_probation {
@@ -79,12 +92,11 @@ impl Executor {
         if !session.replays && is_paused(&self.server, (row, &request.args), session, self.ctx.now_ms) {
             return Ok(Admitted::Paused);
         }
+        let selected = session.multi.is_some().then(|| self.selected_by(id, &request.args)).flatten();
         if let Some(multi) = &mut session.multi
             && !row.flags.has(Flags::NOT_QUEUED)
         {
-            if row.flags.has(Flags::NO_MULTI) {
-                return Err(Error::text("ERR Command not allowed inside a transaction"));
-            }
+            multi.selected = selected.or(multi.selected);
             let touched = session.watching.as_ref().is_some_and(|watching| watching.watch.is_touched());
             // A command that will not run need not be kept, however long the queue may become.
             if !multi.failed && !touched {
@@ -102,12 +114,50 @@ impl Executor {
         Ok(Admitted::Run(id))
     }
 
+    /// Returns the error of a malformed command, or tells a client that has to authenticate first nothing about
+    /// the command.
+    #[cold]
+    fn auth_first(
+        &self,
+        session: &Session,
+        row: Option<&'static Spec>,
+        error: impl FnOnce() -> Error,
+    ) -> Error {
+        let is_for_all = row.is_some_and(|row| row.flags.has(Flags::NO_AUTH));
+        if !is_for_all && session.access.lacks_auth(&self.server.acl) { Error::NoAuth } else { error() }
+    }
+
+    /// Returns the redirection to the primary, if this server is a replica, for a client that follows it
+    /// (CLIENT CAPA).
+    #[cold]
+    fn redirection(&self, session: &Session, row: &Spec, args: &Args<'_>) -> Option<Error> {
+        let replication = &self.server.replication;
+        if session.replays || !replication.is_replica() {
+            return None;
+        }
+        let command = (row, declared::flags_of_call(row, args, &self.server.scripts));
+        let reads = !session.client.reads_replica.load(Relaxed) && has(command, session, Flags::READONLY);
+        if !reads && !has(command, session, Flags::WRITE) {
+            return None;
+        }
+        let primary = replication.link.target()?;
+        Some(Error::text(format!("REDIRECT {}:{}", primary.host, primary.port)))
+    }
+
+    /// Returns the error for a command that MULTI does not queue.
+    #[cold]
+    fn not_in_transaction(&self, session: &Session, row: &'static Spec) -> Error {
+        self.auth_first(session, Some(row), || {
+            Error::text(format!("ERR Command '{}' not allowed inside a transaction", row.lower_name()))
+        })
+    }
+
     /// Handles an unknown command. If it is the start of an HTTP request, a browser has been tricked into
     /// connecting, and its user may know nothing of the commands that follow.
     #[cold]
     fn unknown(&self, session: &mut Session, args: &Args<'_>) -> Result<Admitted, Error> {
         if !args.is(0, "POST") && !args.is(0, "Host:") {
-            return Err(unknown_command(args));
+            return Err(self.auth_first(session, None, || unknown_command(args)));
         }
         session.closing = true;
         let address = &session.client.address;

@@ -111,7 +111,9 @@ impl Executor {
             self.out_of_memory = true; // commands that may need memory check again
             return;
         }
-        let Some(policy) = eviction(self.settings.maxmemory_policy) else {
+        // During an import the source decides which keys go.
+        let evicts = !self.settings.import_mode || self.server.replication.is_replica();
+        let Some(policy) = eviction(self.settings.maxmemory_policy).filter(|_| evicts) else {
             self.is_short();
             return;
         };

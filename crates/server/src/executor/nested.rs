@@ -10,6 +10,7 @@ use super::permission;
 use crate::admin::ServerCall;
 use crate::observe;
 use crate::observe::commandlog::{self, Spent};
+use crate::observe::stats::add;
 use crate::server::Server;
 use evenkeel_client::monitor;
 use evenkeel_client::session::{Queued, Session};
@@ -36,6 +37,7 @@ pub(super) fn run_in_script(
     let done = parts.run(Mode::Script, args, keys, base.guard);
     base.guard.tidy_between_commands();
     let stats = &server.stats[worker];
+    add(&session.client.commands, 1);
     if let Err(error) = &done {
         stats.error(&error.line());
     }

@@ -67,7 +67,7 @@ impl CallHost for DataHost<'_> {
     }
 
     fn may_read_all_keys(&self, id: Id, args: &Args<'_>) -> bool {
-        permission::reads_all_keys(&self.server.acl, self.session, id, args)
+        permission::reads_all_keys(self.server, self.session, id, args)
     }
 
     fn look_again(&self, spec: &Spec, args: &Args<'_>, now_ms: u64) -> Done {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::admin::{ServerCall, client};
 use crate::server::Server;
 use evenkeel_acl::log::{Reason, Refusal};
-use evenkeel_acl::{Access, Acl, Denied};
+use evenkeel_acl::{Access, Databases, Denied};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::session::Session;
 use evenkeel_command::error::Error;
@@ -53,34 +53,43 @@ pub(crate) fn admit(
     if access.is_free(generation) {
         return Ok(true);
     }
-    if session.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
-        return Err(Error::text("ERR Command not allowed inside a transaction"));
-    }
     let place = if session.multi.is_some() { Place::Multi } else { Place::TopLevel };
-    match check(session, id, args) {
+    match check(server, session, id, args) {
         Ok(()) => Ok(true),
         Err(denied) => {
             note(server, session, denied, (id, args), place, now_ms);
-            Err(refusal(denied, id))
+            Err(refusal(session, denied, id))
         }
     }
 }
 
-fn check(session: &Session, id: Id, args: &Args<'_>) -> Result<(), Denied> {
-    session.access.user.as_ref().map_or(Ok(()), |user| user.check(id, args))
+fn check(server: &Server, session: &Session, id: Id, args: &Args<'_>) -> Result<(), Denied> {
+    let databases = databases_of(session, server.core.keyspace.databases());
+    session.access.user.as_ref().map_or(Ok(()), |user| user.check(id, args, databases))
 }
 
-fn refusal(denied: Denied, id: Id) -> Error {
-    Error::text(match denied {
+/// Returns the database in which the session's next command will run, inside MULTI as well.
+pub(crate) fn databases_of(session: &Session, count: usize) -> Databases {
+    let current = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
+    Databases { current, count: count as u32 }
+}
+
+fn refusal(session: &Session, denied: Denied, id: Id) -> Error {
+    Error::Bytes([b"NOPERM ", &explained(session, denied, id)[..]].concat())
+}
+
+/// Returns the reason of a refusal, without the names of keys, channels and databases.
+fn explained(session: &Session, denied: Denied, id: Id) -> Vec<u8> {
+    match denied {
         Denied::Command => {
+            let who = session.access.who().map_or(&b""[..], |who| &who.name);
             let name = table().row(id).lower_name();
-            return Error::text(format!("NOPERM this user has no permissions to run the '{name}' command"));
+            [b"User ", who, b" has no permissions to run the '", name.as_bytes(), b"' command"].concat()
         }
-        Denied::Key(_) => "NOPERM this user has no permissions to access one of the keys used as arguments",
-        Denied::Channel(_) => {
-            "NOPERM this user has no permissions to access one of the channels used as arguments"
-        }
-    })
+        Denied::Key(_) => b"No permissions to access a key".to_vec(),
+        Denied::Channel(_) => b"No permissions to access a channel".to_vec(),
+        Denied::Database(_) => b"No permissions to access database".to_vec(),
+    }
 }
 
 /// Checks a command, after bringing the user up to date.
@@ -93,7 +102,7 @@ fn check_again(server: &Server, session: &mut Session, id: Id, args: &Args<'_>) 
         session.closing = true;
         return Err(Denied::Command);
     }
-    if session.access.is_free(generation) { Ok(()) } else { check(session, id, args) }
+    if session.access.is_free(generation) { Ok(()) } else { check(server, session, id, args) }
 }
 
 /// Checks whether a queued command may still be run.
@@ -109,6 +118,7 @@ pub(crate) fn admit_in_exec(
         Denied::Command => "no permission to execute the command or subcommand",
         Denied::Key(_) => "no permission to touch the specified keys",
         Denied::Channel(_) => "no permission to access one of the channels used as arguments",
+        Denied::Database(_) => "no permission",
     };
     Err(Error::text(format!(
         "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
@@ -125,35 +135,33 @@ pub(crate) fn admit_in_script(
 ) -> Result<(), Box<(Error, Refusal)>> {
     let Err(denied) = check_again(server, session, id, args) else { return Ok(()) };
     let refusal = refused(session, denied, (id, args), Place::Script, now_ms);
-    let reason = match denied {
-        Denied::Command => "can't run this command or subcommand",
-        Denied::Key(_) => "can't access at least one of the keys mentioned in the command arguments",
-        Denied::Channel(_) => "can't publish to the channel mentioned in the command",
-    };
-    Err(Box::new((Error::text(format!("ERR The user executing the script {reason}")), refusal)))
+    let error = [b"ERR ACL failure in script: ", &explained(session, denied, id)[..]].concat();
+    Err(Box::new((Error::Bytes(error), refusal)))
 }
 
 /// Checks whether a command that has waited, and was permitted at this generation, may still be run.
 pub(crate) fn admit_waiting(
     server: &Server,
     client: &Arc<ClientInfo>,
-    id: Id,
+    (id, db): (Id, u32),
     args: &Args<'_>,
     now_ms: u64,
 ) -> Result<(), Error> {
     let access = Access::of_client(&server.acl, client.user());
-    let session = Session::new(client.clone(), access);
-    check(&session, id, args).map_err(|denied| {
+    let mut session = Session::new(client.clone(), access);
+    session.db = db;
+    check(server, &session, id, args).map_err(|denied| {
         note(server, &session, denied, (id, args), Place::TopLevel, now_ms);
-        refusal(denied, id)
+        refusal(&session, denied, id)
     })
 }
 
 /// Whether the permissions for this call include reading any key, as BY and GET of SORT do.
-pub(crate) fn reads_all_keys(acl: &Acl, session: &Session, id: Id, args: &Args<'_>) -> bool {
-    let access = &session.access;
+pub(crate) fn reads_all_keys(server: &Server, session: &Session, id: Id, args: &Args<'_>) -> bool {
+    let (acl, access) = (&server.acl, &session.access);
+    let databases = databases_of(session, server.core.keyspace.databases());
     let user = access.user.as_ref().filter(|_| !access.is_free_at(acl.generation()));
-    user.is_none_or(|user| user.check_reading_all_keys(id, args))
+    user.is_none_or(|user| user.check_reading_all_keys(id, args, databases))
 }
 
 /// Checks a subscription again after it was made. A thread that revokes a permission searches all
@@ -182,6 +190,8 @@ fn refused(
         Denied::Command => (Reason::Command, table().row(id).lower_name().into_bytes()),
         Denied::Key(index) => (Reason::Key, args.at(index).to_vec()),
         Denied::Channel(index) => (Reason::Channel, args.at(index).to_vec()),
+        Denied::Database(0) => (Reason::Database, table().row(id).lower_name().into_bytes()),
+        Denied::Database(index) => (Reason::Database, args.at(index).to_vec()),
     };
     let user = session.access.who().map(|who| who.name.to_vec()).unwrap_or_default();
     let client = client::describe(&session.client, now_ms, None);

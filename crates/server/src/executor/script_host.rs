@@ -72,7 +72,7 @@ impl ScriptHost for ScriptThread<'_> {
     }
 
     fn record_error(&self, line: &[u8]) {
-        self.server.stats[self.worker].error(line);
+        self.server.stats[self.worker].script_error(line);
     }
 
     fn record_rejected(&self, id: Id) {

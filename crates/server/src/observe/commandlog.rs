@@ -16,8 +16,6 @@ use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{self, Ticks};
 
 /// Most arguments kept of a command, and most bytes of each.
-const ARGS_MAX: usize = 32;
-const ARG_LEN_MAX: usize = 128;
 
 /// Subject of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +224,7 @@ pub(crate) fn note(
             unix_s: clock::unix_ms() / 1000,
             amount: spent.amount(kind),
             stages: spent.stages_us(),
-            args: shown_args(row, &args),
+            args: shown_args(row, &args, settings),
             address: client.address.clone(),
             name: client.name.lock().clone(),
         };
@@ -235,26 +233,30 @@ pub(crate) fn note(
 }
 
 /// Returns the arguments, truncated, and without passwords.
-fn shown_args(row: &Spec, args: &Args<'_>) -> Vec<Vec<u8>> {
-    let shown = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
-    let mut list: Vec<Vec<u8>> =
-        (0..shown)
-            .map(|index| {
-                if specs::is_secret(row, args, index) { b"(redacted)".to_vec() } else { cut(args.at(index)) }
-            })
-            .collect();
+fn shown_args(row: &Spec, args: &Args<'_>, settings: &Settings) -> Vec<Vec<u8>> {
+    let (most, len_max) = (settings.slowlog_entry_max_argc, settings.slowlog_entry_max_string_len);
+    let shown = if args.len() > most { most - 1 } else { args.len() };
+    let mut list: Vec<Vec<u8>> = (0..shown)
+        .map(|index| {
+            if specs::is_secret(row, args, index) {
+                b"(redacted)".to_vec()
+            } else {
+                cut(args.at(index), len_max)
+            }
+        })
+        .collect();
     if args.len() > shown {
         list.push(format!("... ({} more arguments)", args.len() - shown).into_bytes());
     }
     list
 }
 
-fn cut(arg: &[u8]) -> Vec<u8> {
-    if arg.len() <= ARG_LEN_MAX {
+fn cut(arg: &[u8], len_max: usize) -> Vec<u8> {
+    if arg.len() <= len_max {
         return arg.to_vec();
     }
-    let more = format!("... ({} more bytes)", arg.len() - ARG_LEN_MAX);
-    [&arg[..ARG_LEN_MAX], more.as_bytes()].concat()
+    let more = format!("... ({} more bytes)", arg.len() - len_max);
+    [&arg[..len_max], more.as_bytes()].concat()
 }
 
 #[cfg(test)]

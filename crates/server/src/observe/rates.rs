@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::stats::Stats;
+use evenkeel_runtime::clock;
 
 /// Samples kept; a sample is taken every 100 ms.
 const SAMPLES: usize = 16;
@@ -40,6 +41,8 @@ pub(crate) struct Rates {
     repl_in: Rate,
     repl_out: Rate,
     turns: Rate,
+    /// Ticks spent in turns.
+    busy: Rate,
 }
 
 impl Rates {
@@ -53,6 +56,7 @@ impl Rates {
         self.repl_in.sample(replication.0, now_ms);
         self.repl_out.sample(replication.1, now_ms);
         self.turns.sample(sum(|stats| &stats.turns), now_ms);
+        self.busy.sample(stats.iter().map(Stats::busy).sum(), now_ms);
     }
 
     pub(crate) fn commands_per_second(&self) -> u64 {
@@ -62,6 +66,11 @@ impl Rates {
     /// Returns the turns per second of all workers' loops.
     pub(crate) fn turns_per_second(&self) -> u64 {
         self.turns.per_second()
+    }
+
+    /// Returns the mean time of a turn, in microseconds.
+    pub(crate) fn turn_us(&self) -> u64 {
+        clock::us(self.busy.per_second().checked_div(self.turns.per_second()).unwrap_or(0))
     }
 
     /// Returns the bytes received per second.

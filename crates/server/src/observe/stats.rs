@@ -77,6 +77,11 @@ pub(crate) struct Stats {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) turns: AtomicU64,
+    /// Start of the present turn in ticks; zero while the worker waits for events.
+    pub(crate) turn_began: AtomicU64,
+    /// Longest turn in ticks, and most commands of a turn.
+    pub(crate) turn_max: AtomicU64,
+    pub(crate) turn_commands_max: AtomicU64,
     pub(crate) wakeups: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) panics: AtomicU64,
@@ -103,6 +108,23 @@ pub(crate) struct CommandStats {
     histogram: OnceLock<Box<Histogram>>,
 }
 
+/// The end of a command that has waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Succeeded,
+    Failed,
+    /// Another client or a change of roles has ended the wait.
+    Rejected,
+    /// Its client may no longer run it.
+    Denied,
+}
+
+impl Outcome {
+    pub(crate) fn of_reply(failed: bool) -> Outcome {
+        if failed { Outcome::Failed } else { Outcome::Succeeded }
+    }
+}
+
 /// Adds to a counter that only this thread writes.
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, by: u64) {
@@ -120,6 +142,9 @@ impl Stats {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             turns: AtomicU64::new(0),
+            turn_began: AtomicU64::new(0),
+            turn_max: AtomicU64::new(0),
+            turn_commands_max: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             panics: AtomicU64::new(0),
@@ -131,12 +156,27 @@ impl Stats {
         }
     }
 
+    /// Records the end of a turn that took `ticks` and ran these commands.
+    pub(crate) fn record_turn(&self, ticks: Ticks, commands: u64) {
+        self.turn_began.store(0, Relaxed);
+        for (most, value) in [(&self.turn_max, ticks), (&self.turn_commands_max, commands)] {
+            if value > most.load(Relaxed) {
+                most.store(value, Relaxed);
+            }
+        }
+    }
+
     /// Adds ticks to a stage, and fires the probe that a tool may watch. Every stage of a command passes
     /// here.
     #[inline]
     pub(crate) fn record_stage(&self, stage: Stage, ticks: Ticks) {
         probe!("stage", stage as u64, ticks);
         add(&self.stages[stage as usize], ticks);
+    }
+
+    /// Returns the ticks spent in all stages but waiting for events.
+    pub(crate) fn busy(&self) -> Ticks {
+        Stage::ALL.into_iter().filter(|stage| *stage != Stage::Idle).map(|stage| self.stage(stage)).sum()
     }
 
     /// Returns the ticks spent in a stage.
@@ -159,20 +199,17 @@ impl Stats {
         }
     }
 
-    /// Records a command that has begun to wait after `ticks`: it is counted now, and its outcome when it is
-    /// known.
-    #[cold]
-    pub(crate) fn suspended(&self, id: Id, ticks: Ticks) {
-        add(&self.commands[id.index()].calls, 1);
-        add(&self.commands[id.index()].ticks, ticks);
-        add(&self.commands_run, 1);
-    }
-
-    /// Records the reply to a command that has waited; serving it took `ticks`.
-    pub(crate) fn resumed(&self, id: Id, ticks: Ticks, failed: bool, histogram: bool) {
+    /// Records the reply to a command that has waited, and was not counted so far; serving it took `ticks`.
+    pub(crate) fn resumed(&self, id: Id, ticks: Ticks, outcome: Outcome, histogram: bool) {
         let stats = &self.commands[id.index()];
+        if outcome == Outcome::Denied {
+            return add(&stats.rejected, 1);
+        }
+        add(&stats.calls, 1);
+        add(&self.commands_run, 1);
         add(&stats.ticks, ticks);
-        add(&stats.failed, u64::from(failed));
+        add(&stats.failed, u64::from(outcome == Outcome::Failed));
+        add(&stats.rejected, u64::from(outcome == Outcome::Rejected));
         if histogram {
             stats.histogram.get_or_init(Box::default).record(clock::ns(ticks));
         }
@@ -181,14 +218,24 @@ impl Stats {
     /// Records an error reply; `line` starts with its code.
     #[cold]
     pub(crate) fn error(&self, line: &[u8]) {
-        /// Most distinct codes kept, since clients can invent codes.
+        self.error_of(line, false);
+    }
+
+    /// The same for an error that a script may have made up.
+    #[cold]
+    pub(crate) fn script_error(&self, line: &[u8]) {
+        self.error_of(line, true);
+    }
+
+    fn error_of(&self, line: &[u8], is_made_up: bool) {
+        /// Most distinct codes kept for errors that scripts make up; the others are counted together.
         const CODES_MAX: usize = 128;
+        const OTHERS: &str = "ERRORSTATS_OVERFLOW";
         add(&self.errors, 1);
         let code = code_of(line);
         let mut by_error = self.by_error.lock();
-        if by_error.len() < CODES_MAX || by_error.contains_key(&code) {
-            *by_error.entry(code).or_default() += 1;
-        }
+        let is_too_many = is_made_up && by_error.len() >= CODES_MAX && !by_error.contains_key(&code);
+        *by_error.entry(if is_too_many { OTHERS.into() } else { code }).or_default() += 1;
     }
 
     /// Resets the counters, for CONFIG RESETSTAT. Counts made by the owner at the same moment may survive.
@@ -202,6 +249,8 @@ impl Stats {
             &self.reads,
             &self.writes,
             &self.turns,
+            &self.turn_max,
+            &self.turn_commands_max,
             &self.wakeups,
             &self.errors,
             &self.panics,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
 
 use super::Worker;
+use crate::observe::stats::Outcome;
 use crate::worker::connection::Connection;
 use evenkeel_client::waiting::{Blocked, End};
 use evenkeel_config::Fsync;
@@ -69,7 +70,8 @@ impl Worker {
         });
         for (id, resumed) in over {
             let latency_tracking = self.executor.settings.latency_tracking;
-            self.executor.stats().resumed(id, 0, resumed.reply.errors > 0, latency_tracking);
+            let outcome = Outcome::of_reply(resumed.reply.errors > 0);
+            self.executor.stats().resumed(id, 0, outcome, latency_tracking);
             self.resume(resumed);
         }
     }

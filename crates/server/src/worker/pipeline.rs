@@ -145,6 +145,7 @@ impl Pipeline {
                     if !session.closing {
                         reply.fail(&Error::Bytes([b"ERR Protocol error: ", &error.text()[..]].concat()));
                         executor.stats().error(b"ERR");
+                        log_broken(executor, session, &error.text(), &source.bytes()[*used..]);
                     }
                     session.closing = true;
                 }
@@ -389,7 +390,8 @@ impl Pipeline {
             stats.record_stage(Stage::LockWait, waited);
         }
         let run = match ended {
-            Some((at, Ended::Paused)) => at,
+            // A command that waits is counted at its end.
+            Some((at, Ended::Paused | Ended::Suspended)) => at,
             Some((at, _)) => at + 1,
             None => self.batch.len(),
         };
@@ -451,6 +453,34 @@ enum BatchEnd {
     Full,
     More(Incomplete),
     Broken(ProtocolError),
+}
+
+/// Logs a malformed request, of which the rest of the input is shown in part.
+#[cold]
+fn log_broken(executor: &Executor, session: &Session, error: &[u8], rest: &[u8]) {
+    const SHOWN: usize = 64;
+    let text = if executor.settings.hide_user_data_from_log {
+        "*redacted*".to_owned()
+    } else {
+        let printable = |bytes: &[u8]| -> String {
+            bytes
+                .iter()
+                .map(|byte| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '.' })
+                .collect()
+        };
+        match rest.len().checked_sub(2 * SHOWN) {
+            None | Some(0) => format!("'{}'", printable(rest)),
+            Some(more) => {
+                let [start, end] = [&rest[..SHOWN], &rest[rest.len() - SHOWN..]].map(printable);
+                format!("'{start}' (... more {more} bytes ...) '{end}'")
+            }
+        }
+    };
+    log::debug!(
+        "Protocol error ({}) from client: {}. Query buffer: {text}",
+        String::from_utf8_lossy(error),
+        session.client.address
+    );
 }
 
 #[cfg(test)]

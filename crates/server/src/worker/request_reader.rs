@@ -7,7 +7,6 @@
 
 use std::io;
 use std::mem;
-use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_resp::request::{Span, State};
 
@@ -190,8 +189,7 @@ impl RequestReader {
     /// since the last call.
     pub(crate) fn publish_len(&mut self, client: &ClientInfo) -> usize {
         let before = mem::replace(&mut self.published_len, self.input.len());
-        client.query_used.store(self.input.len(), Relaxed);
-        client.query_size.store(self.input.capacity(), Relaxed);
+        client.set_query(self.input.len(), self.input.capacity());
         self.input.len().saturating_sub(before)
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Worker;
 use super::schedule::Next;
 use crate::executor::record_stage;
-use crate::observe::stats::Stage;
+use crate::observe::stats::{Outcome, Stage, add};
 use crate::worker::connection::Connection;
 use evenkeel_client::waiting::End;
 use evenkeel_client::waiting::{On, Resumed, Waiting};
@@ -86,7 +86,7 @@ impl Worker {
             // If it has just been served, the reply is on its way.
             if let Some(resumed) = blocked.end(End::Timeout) {
                 let latency_tracking = self.executor.settings.latency_tracking;
-                self.executor.stats().resumed(blocked.id, 0, false, latency_tracking);
+                self.executor.stats().resumed(blocked.id, 0, Outcome::Succeeded, latency_tracking);
                 self.resume(resumed);
             }
         }
@@ -106,6 +106,7 @@ impl Worker {
             return self.discard(reply);
         };
         connection.session.closing |= closes;
+        add(&client.commands, 1);
         client.active_ms.store(self.now_ms, Relaxed); // the client has been waiting, not idle
         let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);

@@ -25,6 +25,8 @@ pub(super) struct Timers {
     /// Start of the present turn. Background work is added to it, since it does not count as load.
     turn_began: Ticks,
     next_tick: Ticks,
+    /// Commands that had run when the present turn began.
+    commands_before: u64,
     /// Index of the place among the connections that was swept last.
     sweep_at: usize,
     /// Time spent in turns since `busy_since`.
@@ -35,12 +37,15 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn new() -> Timers {
         let now = clock::ticks();
-        Timers { turn_began: now, next_tick: 0, sweep_at: 0, busy: 0, busy_since: now }
+        Timers { turn_began: now, next_tick: 0, commands_before: 0, sweep_at: 0, busy: 0, busy_since: now }
     }
 
-    /// Ends a turn at `now`: the worker waits for events.
-    pub(super) fn end_turn(&mut self, now: Ticks) {
-        self.busy += now.saturating_sub(self.turn_began);
+    /// Ends a turn at `now`, when `commands` have run in all: the worker waits for events. Returns the time of
+    /// the turn and its commands.
+    pub(super) fn end_turn(&mut self, now: Ticks, commands: u64) -> (Ticks, u64) {
+        let ticks = now.saturating_sub(self.turn_began);
+        self.busy += ticks;
+        (ticks, commands.saturating_sub(std::mem::replace(&mut self.commands_before, commands)))
     }
 
     pub(super) fn begin_turn(&mut self, now: Ticks) {

@@ -47,6 +47,8 @@ pub struct ThreadContext {
     pub keep_expired: bool,
     /// The same for all contexts at once, set on a replica; see [`crate::SlotGuard::hide_expired`].
     pub(crate) hides_expired: bool,
+    /// Expired keys exist for the present command, whose client is the source of an import.
+    pub sees_expired: bool,
     /// Writes are not logged, since they replay the journal of another server or an earlier run.
     pub is_mute: bool,
     /// Changes notify no listener and wake no waiter, since they restore an earlier state.
@@ -183,6 +185,7 @@ impl ThreadContext {
             access: Access::Lru,
             no_touch: false,
             keep_expired: false,
+            sees_expired: false,
             hides_expired: false,
             is_mute: false,
             suppresses_events: false,
@@ -241,6 +244,12 @@ impl ThreadContext {
     #[inline]
     pub(crate) fn used_ms(&self) -> Millis {
         self.now_ms.max(self.played_ms)
+    }
+
+    /// The time by which keys have expired for the present command.
+    #[inline]
+    pub(crate) fn seen_ms(&self) -> Millis {
+        if self.sees_expired { 0 } else { self.now_ms }
     }
 
     /// Returns true if expired keys are hidden instead of removed.

@@ -35,6 +35,9 @@ impl SlotGuard<'_> {
 
     #[cold]
     pub(crate) fn expire(&mut self, key: &Key<'_>, found: KeyPosition, keep: bool) -> Option<KeyPosition> {
+        if self.ctx.sees_expired {
+            return Some(found);
+        }
         if !keep {
             self.emit(key.place, key.bytes, What::Expired);
             self.log_removal(key.place, key.bytes, Cause::Expired);
@@ -47,7 +50,7 @@ impl SlotGuard<'_> {
     /// Returns true if the key exists although its deadline has passed.
     pub fn has_expired(&self, key: &Key<'_>) -> bool {
         let deadline = self.slot(key).1.find(key.hash, key.bytes).and_then(|found| found.entry().deadline());
-        deadline.is_some_and(|deadline| deadline <= self.ctx.now_ms)
+        deadline.is_some_and(|deadline| deadline <= self.ctx.now_ms) && !self.ctx.sees_expired
     }
 
     /// The key's entry; counts neither as a hit nor as an access.

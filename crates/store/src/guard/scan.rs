@@ -57,7 +57,7 @@ impl SlotGuard<'_> {
             let want = (count - (*seen).min(count)).max(1) as u64;
             let width = TAGS.saturating_mul(want).div_ceil(segment.buckets().max(1) as u64);
             let until = if segment.buckets() <= 64 { TAGS } else { tag.saturating_add(width).min(TAGS) };
-            let (now, mut expired) = (self.ctx.now_ms, Vec::new());
+            let (now, mut expired) = (self.ctx.seen_ms(), Vec::new());
             for word in segment.occupied().map(|bucket| segment.word(bucket)) {
                 if (tag..until).contains(&u64::from(word.tag())) {
                     let entry = word.entry();
@@ -105,7 +105,7 @@ impl SlotGuard<'_> {
     /// prefix.
     fn keys_of_segment(&mut self, place: Place, prefix: u64, f: &mut impl FnMut(View<'_>)) -> u64 {
         let (segment, next) = self.slot_of_place(place).segment_at(prefix);
-        let (now, hasher) = (self.ctx.now_ms, &self.keyspace().hasher);
+        let (now, hasher) = (self.ctx.seen_ms(), &self.keyspace().hasher);
         for entry in segment.occupied().map(|bucket| segment.word(bucket).entry()) {
             // A slot that was emptied since the last segment starts again with a segment that covers all
             // prefixes.
@@ -130,6 +130,18 @@ impl SlotGuard<'_> {
             }
         }
         // Nearly all keys have expired and have not been swept yet, so any live key is accepted.
+        let live = self.any_key(db);
+        if live.is_some() || !self.ctx.keeps_expired() {
+            return live;
+        }
+        // Without a live key, an expired key that stays is the answer, as in Valkey.
+        let sees_expired = std::mem::replace(&mut self.ctx.sees_expired, true);
+        let expired = self.any_key(db);
+        self.ctx.sees_expired = sees_expired;
+        expired
+    }
+
+    fn any_key(&mut self, db: usize) -> Option<Vec<u8>> {
         let (mut key, mut cursor) = (None, Cursor(0));
         loop {
             cursor = self.scan(db, cursor, 1000, |view| key = Some(view.key().to_vec()));
@@ -159,7 +171,7 @@ impl SlotGuard<'_> {
     }
 
     fn random_in_slot(&mut self, place: Place) -> Option<Vec<u8>> {
-        let (random, now) = (self.ctx.random(), self.ctx.now_ms);
+        let (random, now) = (self.ctx.random(), self.ctx.seen_ms());
         let mut segments = self.slot_of_place(place).segments_from(random);
         segments.find_map(|(_, segment)| {
             let mut entries =

@@ -63,7 +63,7 @@ fn the_common_name_selects_the_user() {
     let mut client = secure.connect(&certs);
     ok(&mut client, "SET a1 x");
     let no = client.run("GET a1").to_string();
-    assert_eq!(no, "-NOPERM this user has no permissions to run the 'get' command");
+    assert_eq!(no, "-NOPERM User client has no permissions to run the 'get' command");
     assert!(operator.run("CLIENT LIST").to_string().contains("user=client"));
     assert_eq!(client.run("RESET").to_string(), "RESET");
     assert_eq!(client.run("PING").to_string(), refused, "RESET makes it the default user");

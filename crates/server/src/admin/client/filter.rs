@@ -50,7 +50,7 @@ enum Test {
     /// In seconds, as below. It is never negated.
     AgeMin(u64),
     IdleMin(u64),
-    /// CLIENT CAPA is unknown here, so no client has declared a capability.
+    /// CLIENT CAPA.
     Capable,
 }
 
@@ -76,10 +76,9 @@ impl Filter {
                 b"MAXAGE" if !is_negated => Test::AgeMin(seconds(value, "maxage")?),
                 b"IDLE" if !is_negated => Test::IdleMin(seconds(value, "idle")?),
                 b"ID" => {
-                    let ids = ids(args, at + 1, if is_negated { Purpose::Kill } else { purpose })?;
+                    let ids = ids(args, at + 1)?;
                     used = 1 + ids.len();
-                    // No client has an ID below 1.
-                    Test::Ids(ids.iter().map(|id| u64::try_from(*id).unwrap_or(0)).collect())
+                    Test::Ids(ids.into_iter().collect())
                 }
                 b"TYPE" => Test::Type(Type::parse(value)?),
                 b"USER" => Test::User(known_user(call, value)?),
@@ -145,20 +144,16 @@ impl Test {
             Test::Db(db) => client.db.load(Relaxed) == *db,
             Test::AgeMin(least) => seconds_since(client.created_ms) >= *least,
             Test::IdleMin(least) => !is_caller && seconds_since(client.active_ms.load(Relaxed)) >= *least,
-            Test::Capable => false,
+            Test::Capable => client.redirects.load(Relaxed),
         }
     }
 }
 
 /// Parses IDs from `first` on, as many as there are.
-fn ids(args: Args<'_>, first: usize, purpose: Purpose) -> Result<Vec<i64>, Error> {
+fn ids(args: Args<'_>, first: usize) -> Result<Vec<u64>, Error> {
+    let positive = |id: i64| u64::try_from(id).ok().filter(|id| *id > 0);
     let too_small = || Error::text("ERR client-id should be greater than 0");
-    let ids: Vec<i64> = args.from(first).map_while(parse_i64).collect();
-    match purpose {
-        Purpose::List if ids.is_empty() => Err(Error::text("ERR Invalid client ID")),
-        Purpose::Kill if ids.is_empty() || ids.iter().any(|id| *id <= 0) => Err(too_small()),
-        _ => Ok(ids),
-    }
+    args.from(first).map_while(parse_i64).map(|id| positive(id).ok_or_else(too_small)).collect()
 }
 
 /// The type of a client.

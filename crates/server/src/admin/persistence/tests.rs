@@ -1,8 +1,8 @@
-use crate::testing::{World, check_on_redis};
+use crate::testing::{World, check};
 
 #[test]
 fn options() {
-    check_on_redis(
+    check(
         "
         > LASTSAVE                 < :*
         > SHUTDOWN nosuch          < -ERR syntax error
@@ -13,8 +13,8 @@ fn options() {
         > BGSAVE SCHEDULE x        < -ERR syntax error
         > SAVE now                 < -ERR wrong number of arguments for 'save' command
         > MULTI
-        > SHUTDOWN                 < -ERR Command not allowed inside a transaction
-        > SAVE                     < -ERR Command not allowed inside a transaction
+        > SHUTDOWN                 < -ERR Command 'shutdown' not allowed inside a transaction
+        > SAVE                     < -ERR Command 'save' not allowed inside a transaction
         > EXEC                     < -EXECABORT *
         > MULTI
         > BGSAVE                   < QUEUED

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::testing::{World, check, check_on_redis};
+use crate::testing::{World, check};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::replica_hello::ReplicaHello;
 use evenkeel_replication::replicas::{Progress, Replica};
@@ -9,7 +9,7 @@ use evenkeel_runtime::clock;
 #[test]
 fn replconf_options_before_psync() {
     let long = "x".repeat(256);
-    check_on_redis(&format!(
+    check(&format!(
         "
         > REPLCONF                              < OK
         > REPLCONF a                            < -ERR syntax error
@@ -35,7 +35,7 @@ fn replconf_options_before_psync() {
         > SYNC x                                < -ERR wrong number of arguments for 'sync' command
         > ROLE                                  < [\"master\", :0, []]
         > MULTI
-        > PSYNC ? -1                            < -ERR Command not allowed inside a transaction
+        > PSYNC ? -1                            < -ERR Command 'psync' not allowed inside a transaction
         > EXEC                                  < -EXECABORT Transaction discarded because of previous errors.
         > MULTI
         > REPLCONF capa eof                     < QUEUED

@@ -43,8 +43,7 @@ fn discarded_transactions_do_not_run() {
     );
 }
 
-/// A command that cannot be queued spoils the transaction; MULTI and WATCH, which are never queued, only
-/// fail.
+/// A command that cannot be queued spoils the transaction.
 #[test]
 fn errors_while_queueing() {
     for (mistake, reply) in [
@@ -54,9 +53,9 @@ fn errors_while_queueing() {
         ("OBJECT NOSUCH", "-ERR unknown subcommand 'NOSUCH'. Try OBJECT HELP."),
         ("WATCH", "-ERR wrong number of arguments for 'watch' command"),
         ("DISCARD x", "-ERR wrong number of arguments for 'discard' command"),
-        ("SHUTDOWN", "-ERR Command not allowed inside a transaction"),
+        ("SHUTDOWN", "-ERR Command 'shutdown' not allowed inside a transaction"),
     ] {
-        check_on_redis(&format!(
+        check(&format!(
             "
             > MULTI
             > SET a 1              < QUEUED
@@ -68,13 +67,14 @@ fn errors_while_queueing() {
         "
         ));
     }
-    check_on_redis(
+    check(
         "
         > MULTI
-        > MULTI                    < -ERR MULTI calls can not be nested
-        > WATCH k                  < -ERR WATCH inside MULTI is not allowed
+        > MULTI                    < -ERR Command 'multi' not allowed inside a transaction
+        > WATCH k                  < -ERR Command 'watch' not allowed inside a transaction
+        > SHUTDOWN                 < -ERR Command 'shutdown' not allowed inside a transaction
         > PING                     < QUEUED
-        > EXEC                     < [PONG]
+        > EXEC                     < -EXECABORT Transaction discarded because of previous errors.
     ",
     );
 }

@@ -8,7 +8,7 @@ use evenkeel_store::{Key, SlotGuard};
 
 use crate::executor::Parts;
 use crate::executor::permission;
-use crate::observe::stats::add;
+use crate::observe::stats::{Outcome, add};
 use crate::observe::{self, commandlog::Spent};
 use crate::server::Server;
 use evenkeel_acl::Access;
@@ -58,7 +58,12 @@ impl Host<'_> {
             return None;
         }
         let (mut reply, before) = (blocked.empty_reply(), clock::ticks());
-        let done = catch_unwind(AssertUnwindSafe(|| self.run(guard, key, blocked, &mut reply)));
+        let denied = self.denial(guard, blocked);
+        let is_denied = denied.is_some();
+        let done = match denied {
+            Some(error) => Ok(Err(error)),
+            None => catch_unwind(AssertUnwindSafe(|| self.run(guard, key, blocked, &mut reply))),
+        };
         let done = done.unwrap_or_else(|_| {
             add(&self.server.stats[self.worker].panics, 1);
             reply = blocked.empty_reply();
@@ -68,17 +73,23 @@ impl Host<'_> {
             return None;
         }
         claimed.finish();
-        self.record_call(blocked, done, before, &mut reply);
+        self.record_call(blocked, (done, is_denied), before, &mut reply);
         Some(reply)
+    }
+
+    /// Returns the error for a waiter whose permissions no longer include its command.
+    fn denial(&self, guard: &SlotGuard<'_>, blocked: &Blocked) -> Option<Error> {
+        if blocked.permitted_at == self.server.acl.generation() {
+            return None;
+        }
+        let (command, args) = ((blocked.id, blocked.db), blocked.args.as_args());
+        permission::admit_waiting(self.server, &blocked.client, command, &args, guard.ctx.now_ms).err()
     }
 
     fn run(&self, guard: &mut SlotGuard<'_>, key: &Key<'_>, blocked: &Blocked, reply: &mut Reply) -> Done {
         let row = table().row(blocked.id);
         let args = blocked.args.as_args();
         let keys = row.keys.find(&args, blocked.db, &self.server.core.keyspace);
-        if blocked.permitted_at != self.server.acl.generation() {
-            permission::admit_waiting(self.server, &blocked.client, blocked.id, &args, guard.ctx.now_ms)?;
-        }
         let mut session = Session::new(blocked.client.clone(), Access::of_server());
         session.db = blocked.db;
         (session.tracks, session.caching) = (blocked.tracks, blocked.caching);
@@ -102,8 +113,14 @@ impl Host<'_> {
         Ok(Flow::Block(wait))
     }
 
-    /// The call was counted when it began to wait; its time and its outcome are recorded now.
-    fn record_call(&self, blocked: &Blocked, done: Done, before: clock::Ticks, reply: &mut Reply) {
+    /// Counts the call, which was not counted when it began to wait.
+    fn record_call(
+        &self,
+        blocked: &Blocked,
+        (done, is_denied): (Done, bool),
+        before: clock::Ticks,
+        reply: &mut Reply,
+    ) {
         let (server, stats) = (self.server, &self.server.stats[self.worker]);
         if let Err(error) = &done {
             reply.fail(error);
@@ -116,7 +133,11 @@ impl Host<'_> {
             reply: reply.len(),
             ..Spent::default()
         };
-        stats.resumed(blocked.id, spent.ticks, reply.errors > 0, self.settings.latency_tracking);
+        let outcome = if is_denied { Outcome::Denied } else { Outcome::of_reply(reply.errors > 0) };
+        stats.resumed(blocked.id, spent.ticks, outcome, self.settings.latency_tracking);
+        if is_denied {
+            return;
+        }
         let command = (table().row(blocked.id), args, &spent);
         observe::ended(server, self.settings, self.worker, &blocked.client, command);
     }

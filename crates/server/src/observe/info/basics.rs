@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Facts, Text};
 use crate::admin::connection::EVENKEEL_VERSION;
 use crate::observe::process;
+use crate::observe::stats::Stats;
 use evenkeel_command::REDIS_VERSION;
 use evenkeel_net::tls::CertificateInfo;
 use evenkeel_replication::link::Phase;
@@ -65,6 +66,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("config_file", config_file.display());
     text.field("worker_threads", server.core.workers.count());
     text.field("io_threads_active", 0);
+    text.field("availability_zone", String::from_utf8_lossy(&settings.availability_zone));
     if let Some(ms) = server.persist.ending.waits_ms(facts.now_ms) {
         text.field("shutdown_in_milliseconds", ms);
     }
@@ -188,7 +190,7 @@ fn link(facts: &Facts<'_>, text: &mut Text) {
     text.field("master_commands_failed", metrics.failed.load(Relaxed));
 }
 
-pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {
+pub(super) fn cpu(facts: &Facts<'_>, text: &mut Text) {
     for (suffix, children) in [("", false), ("_children", true)] {
         let time = process::cpu_time(children);
         text.field(format_args!("used_cpu_sys{suffix}"), format_args!("{:.6}", time.system.as_secs_f64()));
@@ -197,6 +199,9 @@ pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {
     let time = process::main_thread_cpu_time();
     text.field("used_cpu_sys_main_thread", format_args!("{:.6}", time.system.as_secs_f64()));
     text.field("used_cpu_user_main_thread", format_args!("{:.6}", time.user.as_secs_f64()));
+    // What a main thread does elsewhere is the work of all workers here.
+    let busy_us = clock::us(facts.server.stats.iter().map(Stats::busy).sum());
+    text.field("used_active_time_main_thread", format_args!("{:.6}", busy_us as f64 / 1e6));
 }
 
 pub(super) fn cluster(_: &Facts<'_>, text: &mut Text) {

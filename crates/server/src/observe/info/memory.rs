@@ -25,6 +25,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     // The allocator reserves memory by the gigabyte, and untouched memory costs nothing.
     text.field("allocator_active", resident);
     text.field("allocator_resident", resident);
+    text.zeros(&["allocator_muzzy"]); // memory that was given back is not resident
     text.bytes("total_system_memory", process::machine_bytes());
     // The same Lua states run scripts and functions.
     let libraries = server.scripts.libraries();
@@ -58,7 +59,10 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("mem_total_replication_buffers", backlog + beyond + on_its_way);
     text.field("mem_clients_slaves", beyond);
     text.field("mem_clients_normal", clients);
-    text.zeros(&["mem_cluster_links"]);
+    // A replica receives a full sync over one connection, and applies the stream as it arrives.
+    text.zeros(&["mem_replicas_repl_buffer", "mem_replica_full_sync_buffer"]);
+    text.zeros(&["mem_cluster_links", "mem_cluster_slot_import", "mem_cluster_slot_export"]);
+    text.zeros(&["mem_overhead_db_hashtable_rehashing"]); // a segment is split as a whole
     let aof = &server.persist.aof;
     text.field(
         "mem_aof_buffer",
@@ -68,6 +72,18 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("active_defrag_running", 0);
     text.field("lazyfree_pending_objects", server.core.lazy_free.pending());
     text.field("lazyfreed_objects", server.core.lazy_free.freed());
+}
+
+/// The engine of scripts and functions.
+pub(super) fn engines(facts: &Facts<'_>, text: &mut Text) {
+    let (used, overhead) = (facts.server.scripts.lua_bytes(), 0);
+    text.field("engines_count", 1);
+    text.field("engines_total_used_memory", used);
+    text.field("engines_total_memory_overhead", overhead);
+    text.field(
+        "engine_0",
+        format_args!("name=LUA,module=built-in,used_memory={used},memory_overhead={overhead}"),
+    );
 }
 
 fn percent(part: u64, whole: u64) -> String {

@@ -26,18 +26,31 @@ use evenkeel_runtime::clock;
 struct Section {
     name: &'static str,
     title: &'static str,
-    /// Printed without being requested.
-    default: bool,
+    shown: Shown,
     print: fn(&Facts<'_>, &mut Text),
 }
 
+/// The requests for which a section is printed, beside its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Always,
+    /// For `all`.
+    Extra,
+    ByName,
+}
+
 const fn section(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
-    Section { name, title, default: true, print }
+    Section { name, title, shown: Shown::Always, print }
 }
 
 /// Defines a section that is printed by its name, or by `all`.
 const fn extra(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
-    Section { name, title, default: false, print }
+    Section { name, title, shown: Shown::Extra, print }
+}
+
+/// Defines a section that is printed by its name alone.
+const fn hidden(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
+    Section { name, title, shown: Shown::ByName, print }
 }
 
 #[rustfmt::skip]
@@ -54,9 +67,11 @@ const SECTIONS: &[Section] = &[
     extra  ("commandstats", "Commandstats", commands::calls       ),
     section("errorstats",   "Errorstats",   commands::errors      ),
     extra  ("latencystats", "Latencystats", commands::latencies   ),
+    hidden ("debug",        "Debug",        stats::debug          ),
     extra  ("stages",       "Stages",       workers::stages       ),
     extra  ("workers",      "Workers",      workers::workers      ),
     section("cluster",      "Cluster",      basics::cluster       ),
+    extra  ("scriptingengines", "Scripting Engines", memory::engines),
     section("keyspace",     "Keyspace",     basics::keyspace      ),
 ];
 
@@ -83,7 +98,12 @@ pub(crate) fn text(server: &Arc<Server>, guard: &SlotGuard<'_>, wanted: &[Vec<u8
     };
     let mut text = Text::default();
     for section in SECTIONS {
-        if all || default && section.default || asked(section.name) {
+        let is_shown = match section.shown {
+            Shown::Always => all || default,
+            Shown::Extra => all,
+            Shown::ByName => false,
+        };
+        if is_shown || asked(section.name) {
             text.begin(section.title);
             (section.print)(&facts, &mut text);
         }

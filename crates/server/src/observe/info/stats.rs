@@ -40,7 +40,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("expired_keys", keys.expired);
     text.field("expired_keys_active", keys.expired_in_sweeps);
     text.field("expired_fields", keys.expired_fields);
+    text.field("expired_subkeys", keys.expired_fields); // the name of Redis 8
     text.field("expired_stale_perc", "0.00"); // the sweep goes by deadlines and leaves no expired keys behind
+    text.field("expired_keys_with_volatile_items_stale_perc", "0.00");
     text.field("expired_time_cap_reached_count", sum(|stats| &stats.slices_cut));
     text.field("expire_cycle_cpu_milliseconds", stage_us(Stage::Expire) / 1000);
     text.field("evicted_keys", keys.evicted);
@@ -70,14 +72,33 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("total_reads_processed", sum(|stats| &stats.reads));
     text.field("total_writes_processed", sum(|stats| &stats.writes));
     text.zeros(&["io_threaded_reads_processed", "io_threaded_writes_processed"]);
+    text.zeros(&["io_threaded_accept_processed", "io_threaded_poll_processed"]);
+    text.zeros(&["io_threaded_freed_objects", "io_threaded_total_prefetch_batches"]);
+    text.zeros(&["io_threaded_total_prefetch_entries"]);
+    text.zeros(&["total_net_cluster_slot_import_bytes", "total_net_cluster_slot_export_bytes"]);
     text.zeros(&["reply_buffer_shrinks", "reply_buffer_expands"]);
     text.field("client_query_buffer_limit_disconnections", server.hub.closed_for_input.load(Relaxed));
     text.field("client_output_buffer_limit_disconnections", server.hub.closed_for_output.load(Relaxed));
-    let busy_us: u64 = Stage::ALL.into_iter().filter(|stage| *stage != Stage::Idle).map(stage_us).sum();
+    let busy_us = clock::us(server.stats.iter().map(Stats::busy).sum());
     text.field("instantaneous_eventloop_cycles_per_sec", rates.turns_per_second());
+    text.field("instantaneous_eventloop_duration_usec", rates.turn_us());
     text.field("eventloop_cycles", sum(|stats| &stats.turns));
     text.field("eventloop_duration_sum", busy_us);
     text.field("eventloop_duration_cmd_sum", stage_us(Stage::Execute));
     text.field("log_lines_lost", evenkeel_runtime::server_log::lost());
     server.acl.log.counts().for_each(|(reason, count)| text.field(reason.counter_name(), count));
+}
+
+/// Times of the loops of all workers.
+pub(super) fn debug(facts: &Facts<'_>, text: &mut Text) {
+    let stats = &facts.server.stats;
+    let most = |counter: fn(&Stats) -> &AtomicU64| -> u64 {
+        stats.iter().map(|one| counter(one).load(Relaxed)).max().unwrap_or(0)
+    };
+    text.zeros(&["eventloop_duration_aof_sum"]); // a thread of its own writes the append-only file
+    let timers = stats.iter().map(|one| one.stage(Stage::Other)).sum();
+    text.field("eventloop_duration_cron_sum", clock::us(timers));
+    text.field("eventloop_duration_max", clock::us(most(|stats| &stats.turn_max)));
+    text.field("eventloop_cmd_per_cycle_max", most(|stats| &stats.turn_commands_max));
+    text.zeros(&["io_threaded_reads_pending", "io_threaded_writes_pending"]);
 }
