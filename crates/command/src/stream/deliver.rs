@@ -1,7 +1,7 @@
 //! XREADGROUP: entries not yet delivered in the group, or entries that a consumer has not acknowledged.
 
 use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId, one_more};
-use evenkeel_store::{Concerns, Edit, Key, Kind, WrongType};
+use evenkeel_store::{Concerns, Edit, Key, Kind};
 
 use super::effect::Effect;
 use super::id;
@@ -60,27 +60,17 @@ pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     call.block(Wait::on(0..options.streams, Kind::Stream, timeout).or_any_change())
 }
 
-/// Checks that a stream and its group exist.
+/// Checks that a stream and its group exist. A waiter whose key has gone or changed its type gets the same
+/// errors as a new command.
 fn find_group(call: &mut Call<'_, '_>, options: &ReadOptions, stream: usize) -> Result<(), Error> {
-    let (is_serving, key) = (call.is_serving(), &call.keys[stream]);
-    let group = call.args.at(options.group);
-    let has_group = match call.guard.collection::<Stream>(key) {
-        Ok(found) => found.map(|found| found.group(group).is_some()),
-        Err(WrongType) if is_serving => None,
-        Err(wrong) => return Err(wrong.into()),
-    };
-    match has_group {
-        Some(true) => Ok(()),
-        Some(false) if is_serving => {
-            Err(Error::text("NOGROUP the consumer group this client was blocked on no longer exists"))
-        }
-        None if is_serving => Err(Error::text("UNBLOCKED the stream key no longer exists")),
-        _ => {
-            let mut text = super::no_such_group(key.bytes, group);
-            text.extend_from_slice(b" in XREADGROUP with GROUP option");
-            Err(Error::Bytes(text))
-        }
+    let (key, group) = (&call.keys[stream], call.args.at(options.group));
+    let found = call.guard.collection::<Stream>(key)?;
+    if found.is_some_and(|found| found.group(group).is_some()) {
+        return Ok(());
     }
+    let mut text = super::no_such_group(key.bytes, group);
+    text.extend_from_slice(b" in XREADGROUP with GROUP option");
+    Err(Error::Bytes(text))
 }
 
 fn wish(text: &[u8]) -> Result<Wish, Error> {

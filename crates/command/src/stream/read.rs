@@ -77,7 +77,7 @@ impl ReadOptions {
                         u64::try_from(args.int(at + 1)?).unwrap_or(0).wrapping_sub(1).saturating_add(1);
                     2
                 }
-                b"STREAMS" if more > 0 && more % 2 == 1 => return Err(Error::text(UNBALANCED)),
+                b"STREAMS" if more > 0 && more % 2 == 1 => return Err(unbalanced(for_group)),
                 b"STREAMS" if more > 0 => {
                     (options.first_key, options.streams) = (at + 1, more / 2);
                     1
@@ -110,8 +110,12 @@ impl ReadOptions {
     }
 }
 
-const UNBALANCED: &str =
-    "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
+fn unbalanced(for_group: bool) -> Error {
+    let (command, id) = if for_group { ("xreadgroup", '>') } else { ("xread", '$') };
+    Error::text(format!(
+        "ERR Unbalanced '{command}' list of streams: for each stream key an ID or '{id}' must be specified."
+    ))
+}
 
 fn only_for_groups(option: &str) -> Error {
     Error::text(format!("ERR The {option} option is only supported by XREADGROUP. You called XREAD instead."))

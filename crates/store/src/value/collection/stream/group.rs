@@ -135,17 +135,11 @@ impl Group {
         }
     }
 
-    /// Number of entries still to be delivered, if it can be determined; computed as in Redis. After
-    /// trimming, it is the length if the group stands before the first entry and no entry was deleted behind
-    /// that: so since Redis 7.2.6, which before that also counted the trimmed entries.
+    /// Number of entries still to be delivered, if it can be determined; computed as in Valkey and in Redis up
+    /// to 7.2.5, which count trimmed entries too. (Later versions of Redis take the length after trimming.)
     pub fn lag(&self, log: &Log) -> Option<u64> {
-        let len = log.entries().len();
-        if log.added() == 0 || len == 0 {
+        if log.added() == 0 {
             return Some(0);
-        }
-        let is_shorter = log.added() > len;
-        if is_shorter && self.last_id < log.first_id() && !log.has_gap_from(log.first_id()) {
-            return Some(len);
         }
         let read = match self.entries_read {
             Some(read) if !log.has_gap_from(self.last_id) => Some(read),
