@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use evenkeel_store::{Kind, Place, SlotGuard, Waiter, Wants};
@@ -123,6 +123,9 @@ pub struct Blocked {
     pub caching: Caching,
     /// The version of the users at which the command was permitted.
     pub permitted_at: u64,
+    /// Milliseconds from its last run until its worker runs it again, unless a write serves it before;
+    /// [`NEVER`]: never.
+    pub retry_ms: AtomicU64,
     /// Set if the command waits for safety and not for a key.
     pub safety: Option<Box<dyn Condition>>,
 }
@@ -136,6 +139,9 @@ impl Waiter for Blocked {
         &self.beyond
     }
 }
+
+/// In place of the time until a command is run again.
+pub const NEVER: u64 = u64::MAX;
 
 /// How a wait ends without being served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +177,7 @@ impl Blocked {
             tracks: session.tracks,
             caching: session.caching,
             permitted_at: session.access.checked_at(),
+            retry_ms: AtomicU64::new(NEVER),
             safety,
         }
     }

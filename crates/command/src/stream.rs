@@ -10,7 +10,9 @@ mod deliver;
 mod effect;
 mod group;
 mod id;
+mod idmp;
 mod info;
+mod nack;
 mod range;
 mod read;
 mod refs;
@@ -33,6 +35,7 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     write("XACKDEL",    at_least(6), Keys::FIRST, GROUP, refs::xackdel    ).fast(),
     write("XADD",       at_least(5), Keys::FIRST, GROUP, add::xadd        ).grows().fast(),
     write("XAUTOCLAIM", at_least(6), Keys::FIRST, GROUP, claim::xautoclaim).fast(),
+    write("XCFGSET",    at_least(2), Keys::FIRST, GROUP, idmp::xcfgset    ).fast(),
     write("XCLAIM",     at_least(6), Keys::FIRST, GROUP, claim::xclaim    ).fast(),
     write("XDEL",       at_least(3), Keys::FIRST, GROUP, add::xdel        ).fast(),
     write("XDELEX",     at_least(5), Keys::FIRST, GROUP, refs::xdelex     ).fast(),
@@ -44,6 +47,7 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
         session("XGROUP|HELP",           exactly(2),  GROUP, group::help).scriptable(),
         write  ("XGROUP|SETID",          at_least(5), Keys::SECOND, GROUP, group::setid          ),
     ]).flags(Flags::NONE),
+    write("XIDMPRECORD", exactly(5), Keys::FIRST, GROUP, idmp::xidmprecord).grows().fast(),
     container("XINFO", GROUP, &[
         reads  ("XINFO|CONSUMERS",       exactly(4),  Keys::SECOND, GROUP, info::consumers       ),
         reads  ("XINFO|GROUPS",          exactly(3),  Keys::SECOND, GROUP, info::groups          ),
@@ -51,6 +55,7 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
         reads  ("XINFO|STREAM",          at_least(3), Keys::SECOND, GROUP, info::stream          ),
     ]).flags(Flags::NONE),
     reads("XLEN",       exactly(2),  Keys::FIRST, GROUP, add::xlen        ).fast(),
+    write("XNACK",      at_least(7), Keys::FIRST, GROUP, nack::xnack      ).fast(),
     reads("XPENDING",   at_least(3), Keys::FIRST, GROUP, claim::xpending  ),
     reads("XRANGE",     at_least(4), Keys::FIRST, GROUP, range::xrange    ),
     reads("XREAD",      at_least(4), STREAMS,     GROUP, read::xread      ).blocks(),

@@ -164,6 +164,8 @@ impl<S: Source> Decoder<S> {
             kind::STREAM_LISTPACKS => Ok(Object::Stream(Stream::open(self, 1)?)),
             kind::STREAM_LISTPACKS_2 => Ok(Object::Stream(Stream::open(self, 2)?)),
             kind::STREAM_LISTPACKS_3 => Ok(Object::Stream(Stream::open(self, 3)?)),
+            kind::STREAM_LISTPACKS_4 => Ok(Object::Stream(Stream::open(self, 4)?)),
+            kind::STREAM_LISTPACKS_5 => Ok(Object::Stream(Stream::open(self, 5)?)),
             kind::HASH_2 if self.version >= FIRST_VALKEY_VERSION => self.hash_2(),
             kind::HASH_METADATA_PRE_GA..=kind::HASH_LISTPACK_EX if self.version < FIRST_VALKEY_VERSION => {
                 self.hash_of_redis_7_4(kind)
@@ -487,7 +489,7 @@ mod tests {
             (7, 80, Reason::ModuleType),
             (8, 10, Reason::UnknownType(8)),
             (24, 80, Reason::UnknownType(24)),
-            (26, 12, Reason::UnknownType(26)),
+            (28, 14, Reason::UnknownType(28)),
             (255, 10, Reason::UnknownType(255)),
         ] {
             let bytes = [kind, 0, 0, 0];

@@ -17,7 +17,7 @@ pub use collection::{Form, HashWriter, Limits, SetWriter, SortedSetWriter};
 pub use list::ListWriter;
 pub use nodes::{NodeCount, NodeLimits};
 pub use pieces::Piece;
-pub use stream::{GroupsWriter, StreamWriter};
+pub use stream::{GroupsWriter, StreamForm, StreamWriter};
 
 use crate::block::{intset, listpack};
 use crate::file::KeyMetadata;
@@ -232,7 +232,17 @@ impl<O: Out> Encoder<O> {
 
     /// Writes a stream. `nodes`: as with lists.
     pub fn stream(&mut self, limits: NodeLimits, nodes: Option<u64>) -> StreamWriter<'_, O> {
-        StreamWriter::new(self, limits, nodes)
+        self.stream_of(StreamForm::Plain, limits, nodes)
+    }
+
+    /// [`Encoder::stream`] of a certain form, whose version the encoder may have to be raised to.
+    pub fn stream_of(
+        &mut self,
+        form: StreamForm,
+        limits: NodeLimits,
+        nodes: Option<u64>,
+    ) -> StreamWriter<'_, O> {
+        StreamWriter::new(self, limits, nodes, form)
     }
 
     // ---- primitives ----

@@ -8,6 +8,10 @@ pub enum Version {
     V10 = 10,
     /// Redis 7.2, Valkey 7.2 to 8.1, and everything after them.
     V11 = 11,
+    /// Redis 8.6 and later: streams that remember their producers.
+    V13 = 13,
+    /// Redis 8.8 and later: streams with released entries. No version of Valkey knows the types since 13.
+    V14 = 14,
     /// Valkey 9.0 and later only: hashes whose fields expire.
     V80 = 80,
 }
@@ -40,8 +44,8 @@ impl Version {
 /// First version of Valkey's own numbering: type 22 has another meaning from here on.
 pub(crate) const FIRST_VALKEY_VERSION: u16 = 80;
 
-/// Highest readable version of Redis' own numbering: Redis 7.4 to 8.2.
-pub(crate) const REDIS_VERSION_MAX: u16 = 12;
+/// Highest readable version of Redis' own numbering: Redis 8.8. It adds types, and changes no older type.
+pub(crate) const REDIS_VERSION_MAX: u16 = 14;
 
 /// Whether values of this version are readable.
 pub(crate) fn is_known(version: u16) -> bool {
@@ -81,6 +85,10 @@ pub(crate) const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
 /// Redis 7.4: the earliest expiry, and the fields' expiries relative to it.
 pub(crate) const HASH_METADATA: u8 = 24;
 pub(crate) const HASH_LISTPACK_EX: u8 = 25;
+/// With the entries of producers.
+pub(crate) const STREAM_LISTPACKS_4: u8 = 26;
+/// With the released entries of each group.
+pub(crate) const STREAM_LISTPACKS_5: u8 = 27;
 
 /// Highest number of a type.
-pub(crate) const LAST: u8 = HASH_LISTPACK_EX;
+pub(crate) const LAST: u8 = STREAM_LISTPACKS_5;

@@ -40,13 +40,13 @@ pub use decode::{
 };
 pub use encode::{
     Encoder, Form, GroupsWriter, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out, Piece,
-    SetWriter, SortedSetWriter, StreamWriter,
+    SetWriter, SortedSetWriter, StreamForm, StreamWriter,
 };
 pub use error::{Error, Reason, without_numbers};
 pub use item::{Digits, Item};
 pub use kind::Version;
 pub use source::{Feed, Slice, Source};
-pub use stream::{Consumer, Group, Id, Info, Pending};
+pub use stream::{Consumer, Group, Id, Idmp, Info, NOBODY, Pending, Producer};
 
 /// Milliseconds since the Unix epoch.
 pub type Millis = u64;

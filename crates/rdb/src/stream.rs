@@ -50,11 +50,16 @@ pub struct Group {
     pub pending: Vec<Pending>,
     /// Names are unique.
     pub consumers: Vec<Consumer>,
+    /// Pending entries that belong to no consumer, in the order in which they were released (XNACK).
+    pub released: Vec<Id>,
 }
 
 impl Group {
     /// The lowest version that loses nothing: version 10 takes each consumer's `active` for its `seen`.
     pub fn version(&self) -> Version {
+        if !self.released.is_empty() {
+            return Version::V14;
+        }
         let lossless = self.consumers.iter().all(|consumer| consumer.active == Some(consumer.seen));
         if lossless { Version::V10 } else { Version::V11 }
     }
@@ -66,9 +71,12 @@ pub struct Pending {
     /// Time of the last delivery.
     pub delivered: Millis,
     pub deliveries: u64,
-    /// Its owner: an index into [`Group::consumers`].
+    /// Its owner: an index into [`Group::consumers`], or [`NOBODY`] if it was released.
     pub consumer: u32,
 }
+
+/// In place of the owner of a released entry.
+pub const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Consumer {
@@ -77,4 +85,23 @@ pub struct Consumer {
     pub seen: Millis,
     /// Time of the last delivery; `None`: never. Forms before version 11 lack it: then it is `seen`.
     pub active: Option<Millis>,
+}
+
+/// The entries that a stream remembers of its producers (XADD with IDMP).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Idmp {
+    pub duration_s: u64,
+    /// Most entries of each producer.
+    pub entries_max: u64,
+    pub producers: Vec<Producer>,
+    /// Number of entries ever remembered, and of entries that were sent again.
+    pub added: u64,
+    pub duplicates: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Producer {
+    pub name: Vec<u8>,
+    /// The producer's ids, and the entries' ids, in the order in which they came.
+    pub entries: Vec<(Vec<u8>, Id)>,
 }

@@ -148,9 +148,9 @@ fn send_as_taken(
     let (settings, mark) = (replication.core.settings(), random_hex());
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
-    // The header is sent first and cannot be changed: its version must suffice.
+    // The header is sent first and cannot be changed: its version must suffice for hashes.
     let expected = if content == Content::All { now_needed(replication) } else { Version::V10 };
-    let file = snapshot::open(inlet, &settings, expected, false)?;
+    let file = snapshot::open(inlet, &settings, expected, false)?.keeping_header();
     let mut needed = expected;
     let file =
         take(replication, &settings, file, false, content, |guard| needed = version(replication, guard))?;

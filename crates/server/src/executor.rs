@@ -25,7 +25,7 @@ use evenkeel_client::monitor;
 use evenkeel_client::pubsub::push_queue::{self, Pending};
 use evenkeel_client::runner::{CommandRunner, Outcome, Request};
 use evenkeel_client::session::{ReplyMode, Session, Watching};
-use evenkeel_client::waiting::Resumed;
+use evenkeel_client::waiting::{Blocked, NEVER, Resumed};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
@@ -423,6 +423,7 @@ impl Executor {
         }
         let done = parts.run_shown(request.args, &keys, &mut guard);
         if guard.ctx.has_woken() {
+            keep_time_to_serve(guard.ctx, (server, &self.settings), &mut self.present);
             self.last_ticks += parts.serve(&mut guard, &mut self.resumed);
         }
         drop(guard);
@@ -488,6 +489,9 @@ impl Executor {
         if is_shown {
             monitor::end_script(&mut guard, &done);
         }
+        if guard.ctx.has_woken() {
+            keep_time_to_serve(guard.ctx, (server, &self.settings), &mut self.present);
+        }
         self.last_ticks += parts.serve(&mut guard, &mut self.resumed);
         drop(guard);
         self.resume_served();
@@ -502,6 +506,23 @@ impl Executor {
             self.serve_unserved();
         }
         push_queue::notify_workers(&self.server.hub);
+    }
+
+    /// Runs a waiting command again, since the time has come for that. The caller is outside the gate.
+    #[cold]
+    pub(crate) fn retry(&mut self, blocked: &Blocked, keys: &[Box<[u8]>]) {
+        let server = self.server.clone();
+        let keyspace = &server.core.keyspace;
+        blocked.retry_ms.store(NEVER, Relaxed);
+        keyspace.enter(&mut self.ctx);
+        let mut guard = keyspace.hold_none(&mut self.ctx);
+        for key in keys {
+            let key = keyspace.key(blocked.db, key);
+            guard.visit(key.place, |guard| guard.wake_waiters_of(&key));
+        }
+        drop(guard);
+        self.serve_woken();
+        keyspace.leave(&mut self.ctx);
     }
 
     #[cold]
@@ -723,6 +744,17 @@ fn keep_time(
         ctx.now_ms += ms;
     }
     ctx.keep_expired = keeps_expired(server, settings, ctx.now_ms);
+}
+
+/// [`keep_time`] after a transaction or a script that took long: a key that it has written may have expired
+/// by now, and then serves no waiter.
+#[cold]
+fn keep_time_to_serve(ctx: &mut ThreadContext, owners: (&Server, &Settings), present: &mut Ticks) {
+    const LONG_US: u64 = 50_000;
+    let now = clock::ticks();
+    if now.saturating_sub(*present) >= LONG_US * clock::ticks_per_us() {
+        keep_time(ctx, owners, present, now);
+    }
 }
 
 /// Whether expired keys are hidden instead of removed: in a pause, and while data are imported, since the

@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use evenkeel_resp::request::{Parsed, State, parse};
@@ -24,8 +25,7 @@ use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::pubsub::push_queue::Pending;
 use evenkeel_client::runner::{Outcome, Request};
 use evenkeel_client::session::Session;
-use evenkeel_client::waiting::End;
-use evenkeel_client::waiting::{On, Resumed, Waiting};
+use evenkeel_client::waiting::{End, NEVER, On, Resumed, Waiting};
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode, OFFLOAD_MIN, Wait, Work};
@@ -424,6 +424,24 @@ impl Connection {
     }
 }
 
+impl World {
+    /// Runs the waiting commands again that time alone may serve.
+    fn retry_waits(&mut self) {
+        let waits = self.connections.values().filter_map(|connection| {
+            let waiting = connection.session.waiting.as_ref()?;
+            let On::Keys(blocked, keys) = &waiting.on else { return None };
+            let is_retried = blocked.retry_ms.load(Relaxed) != NEVER;
+            is_retried.then(|| (connection.worker, blocked.clone(), keys.clone()))
+        });
+        for (worker, blocked, keys) in waits.collect::<Vec<_>>() {
+            let executor = &mut self.workers[worker];
+            executor.refresh(self.now_ms);
+            executor.retry(&blocked, &keys);
+            self.resume_all();
+        }
+    }
+}
+
 impl Target for World {
     fn send(&mut self, connection: &str, args: &[Vec<u8>]) {
         self.connection(connection).pending.push_back(encode_command(args));
@@ -466,6 +484,7 @@ impl Target for World {
             .filter(|(deadline, _)| *deadline <= self.now_ms)
             .collect();
         due.sort_unstable();
+        self.retry_waits();
         for (_, name) in due {
             let waiting = self.connection(&name).session.waiting.as_ref();
             if let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on)

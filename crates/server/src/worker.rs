@@ -151,6 +151,7 @@ impl Worker {
         self.serve_ready();
         self.shake_hands();
         self.end_waits();
+        self.retry_waits();
         self.leave_later();
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();

@@ -92,6 +92,8 @@ pub struct Wait {
     /// Indices of the keys that serving touches as well.
     pub beyond: Range<usize>,
     pub timeout: Timeout,
+    /// Milliseconds after which the command is run again, even if no key was written.
+    pub retry_ms: Option<u64>,
     null_in_multi: fn(&mut Reply),
     /// Other arguments to serve the command with.
     pub args: Option<OwnedArgs>,
@@ -101,12 +103,25 @@ impl Wait {
     /// Waits until a key at these indices of the call's keys holds a value of this kind.
     pub fn on(keys: Range<usize>, kind: Kind, timeout: Timeout) -> Wait {
         let null_in_multi = |reply: &mut Reply| reply.null_array();
-        Wait { keys, wants: Wants::kind(kind), beyond: 0..0, timeout, null_in_multi, args: None }
+        Wait {
+            keys,
+            wants: Wants::kind(kind),
+            beyond: 0..0,
+            timeout,
+            retry_ms: None,
+            null_in_multi,
+            args: None,
+        }
     }
 
     /// Waits for deletions and changes of type as well; the handler replies to them.
     pub fn or_any_change(self) -> Wait {
         Wait { wants: Wants::any_change(), ..self }
+    }
+
+    /// Runs the command again after so many milliseconds: time alone may serve it.
+    pub fn retried_after(self, retry_ms: Option<u64>) -> Wait {
+        Wait { retry_ms, ..self }
     }
 
     /// Declares that serving touches these keys as well.

@@ -4,6 +4,7 @@ use evenkeel_store::collection::stream::{ENTRY_MAX, NodeLimits, Stream, StreamId
 use evenkeel_store::{Concerns, Edit};
 
 use super::id::{self, NewId};
+use super::idmp::{self, Source};
 use super::trim::{Effect, Trim, TrimOptions};
 use crate::class::STREAM;
 use crate::error::Error;
@@ -15,6 +16,7 @@ use evenkeel_config::Settings;
 struct AddOptions {
     only_if_there: bool,
     trim: Option<Trim>,
+    source: Option<Source>,
     id: NewId,
     /// The index of the first field's name.
     first_field: usize,
@@ -22,31 +24,38 @@ struct AddOptions {
 
 impl AddOptions {
     fn parse(args: &Args<'_>, settings: &Settings, is_replay: bool) -> Result<AddOptions, Error> {
-        let (mut only_if_there, mut trim, mut at) = (false, TrimOptions::default(), 2);
+        let (mut only_if_there, mut source, mut at) = (false, None, 2);
+        let mut trim = TrimOptions::default();
         let id = loop {
             match args.get(at) {
                 None => break None,
                 Some(b"*") => break Some(NewId::Auto),
                 Some(text) => match trim.read(args, at)? {
                     Some(next) => at = next,
-                    None if !args.is(at, "NOMKSTREAM") => break Some(NewId::parse(text)?),
-                    None => {
+                    None if args.is(at, "NOMKSTREAM") => {
                         only_if_there = true;
                         at += 1;
                     }
+                    None => match Source::read(args, at, source.is_some())? {
+                        Some((found, next)) => (source, at) = (Some(found), next),
+                        None => break Some(NewId::parse(text)?),
+                    },
                 },
             }
         };
+        if source.is_some() && !is_replay && id.is_some_and(|id| id != NewId::Auto) {
+            return Err(idmp::needs_auto_id());
+        }
         let trim = trim.finish(settings, is_replay)?;
         let id = id.ok_or(Error::Arity("XADD"))?;
-        Ok(AddOptions { only_if_there, trim, id, first_field: at + 1 })
+        Ok(AddOptions { only_if_there, trim, source, id, first_field: at + 1 })
     }
 }
 
-/// XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* |
-/// id> field value [field value ...]
+/// XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO producer | IDMP producer iid] [<MAXLEN | MINID>
+/// [= | ~] threshold [LIMIT count]] <* | id> field value [field value ...]
 pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
-    let options = AddOptions::parse(&call.args, call.settings, call.is_replay())?;
+    let options = AddOptions::parse(&call.args, call.settings, call.is_replay() || call.replays)?;
     let fields = call.args.from(options.first_field);
     if fields.len() < 2 || fields.len() % 2 == 1 {
         return Err(Error::Arity(call.name()));
@@ -57,8 +66,22 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     if fields.clone().map(<[u8]>::len).sum::<usize>() > ENTRY_MAX {
         return Err(Error::text("ERR Elements are too large to be stored"));
     }
+    let source = options.source.map(|source| source.resolve(&call.args, fields.clone()));
+    if let Some((producer, iid)) = &source
+        && let Some(before) = idmp::find(call, (producer, iid), options.id)?
+    {
+        log_add(call, before, &Effect::Nothing, (source, options.first_field));
+        id::reply(call.reply, before);
+        return Ok(Flow::Replied);
+    }
     let (now, limits) = (call.now_ms(), limits(call.settings));
-    let add = |edit: &mut Edit<'_, Stream>| add(edit, &options, fields, limits, now);
+    let add = |edit: &mut Edit<'_, Stream>| {
+        let added = add(edit, &options, fields, limits, now)?;
+        if let Some((producer, iid)) = &source {
+            edit.idmp_mut().remember(producer, iid, added.0);
+        }
+        Ok::<_, Error>(added)
+    };
     let (id, effect) = if options.only_if_there {
         match call.guard.edit_if_there(&call.keys[0], add)? {
             Some(added) => added?,
@@ -74,18 +97,24 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     if !matches!(&effect, Effect::Nothing) && !matches!(&effect, Effect::Deleted(ids) if ids.is_empty()) {
         call.say(&call.keys[0], STREAM, "xtrim");
     }
-    log_add(call, id, &effect, options.first_field);
+    log_add(call, id, &effect, (source, options.first_field));
     id::reply(call.reply, id);
     Ok(Flow::Replied)
 }
 
 /// Logs an entry with its ID, and the trim by its effect.
-fn log_add(call: &mut Call<'_, '_>, id: StreamId, effect: &Effect, first_field: usize) {
+fn log_add(
+    call: &mut Call<'_, '_>,
+    id: StreamId,
+    effect: &Effect,
+    (source, first_field): (Option<idmp::Origin<'_>>, usize),
+) {
     if !call.is_logged() {
         return;
     }
     let (key, id, trim) = (call.keys[0].bytes, id.to_string(), effect.words());
-    let head = [b"XADD", key].into_iter().chain(trim.iter().map(Vec::as_slice));
+    let source = source.iter().flat_map(|(producer, iid)| [b"IDMP", *producer, iid.as_slice()]);
+    let head = [b"XADD", key].into_iter().chain(source).chain(trim.iter().map(Vec::as_slice));
     let words: Vec<&[u8]> = head.chain([id.as_bytes()]).chain(call.args.from(first_field)).collect();
     call.log(&words);
     effect.log_deleted(call, key);

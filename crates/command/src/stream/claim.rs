@@ -64,7 +64,8 @@ impl<'a> PendingRange<'a> {
             reply.array(4);
             id::reply(reply, one.id);
             reply.bulk(one.consumer);
-            reply.int(idle_ms(now_ms, one.delivery) as i64);
+            let is_released = one.rank.is_some();
+            reply.int(if is_released { -1 } else { idle_ms(now_ms, one.delivery) as i64 });
             reply.int(one.delivery.count as i64);
         }
         true
@@ -378,6 +379,7 @@ impl<'a> Claim<'a> {
             return false;
         }
         let deliveries = match self.group.pending(id).map(|pending| pending.delivery) {
+            // A released entry, whose time is zero, is idle enough.
             Some(delivery) if min_idle_ms > 0 && idle_ms(self.times.now_ms, delivery) < min_idle_ms => {
                 return false;
             }

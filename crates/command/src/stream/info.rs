@@ -60,11 +60,11 @@ pub(super) fn groups(call: &mut Call<'_, '_>) -> Done {
 
 /// XINFO STREAM key [FULL [COUNT count]]
 pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
-    let args = call.args;
+    let (args, now) = (call.args, call.now_ms());
     let (stream, reply) = find(call)?;
     if args.len() == 3 {
-        reply.map(10);
-        reply_numbers(reply, &stream);
+        reply.map(10 + idmp_fields(&stream));
+        reply_numbers(reply, &stream, now);
         int(reply, "groups", stream.groups_len() as u64);
         entry(reply, "first-entry", stream.entries().first());
         entry(reply, "last-entry", stream.entries().last());
@@ -77,16 +77,21 @@ pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
     let count = if args.len() == 6 { args.int(5)? } else { COUNT };
     if is_much(lines_of(&stream, count)) {
         let stream = Stream::clone(&stream);
-        return call.offload_reply(move |reply| reply_full(reply, &stream, count));
+        return call.offload_reply(move |reply| reply_full(reply, &stream, count, now));
     }
-    reply_full(reply, &stream, count);
+    reply_full(reply, &stream, count, now);
     Ok(Flow::Replied)
 }
 
 /// The default number of entries, and of pending entries of each group and consumer.
 const COUNT: i64 = 10;
 
-fn reply_numbers(reply: &mut Reply, stream: &Stream) {
+/// Number of fields about idempotent production: none for a stream that does not use it, as in Valkey.
+fn idmp_fields(stream: &Stream) -> usize {
+    if stream.idmp().is_some() { 6 } else { 0 }
+}
+
+fn reply_numbers(reply: &mut Reply, stream: &Stream, now_ms: u64) {
     let (log, pages) = (stream.log(), stream.entries().pages());
     int(reply, "length", stream.len());
     int(reply, "radix-tree-keys", pages);
@@ -96,6 +101,15 @@ fn reply_numbers(reply: &mut Reply, stream: &Stream) {
     id_of(reply, "max-deleted-entry-id", log.max_deleted_id());
     int(reply, "entries-added", log.added());
     id_of(reply, "recorded-first-entry-id", log.first_id());
+    if let Some(idmp) = stream.idmp() {
+        let (producers, entries) = idmp.tracked(now_ms);
+        int(reply, "idmp-duration", idmp.duration_s);
+        int(reply, "idmp-maxsize", idmp.entries_max);
+        int(reply, "pids-tracked", producers);
+        int(reply, "iids-tracked", entries);
+        int(reply, "iids-added", idmp.added);
+        int(reply, "iids-duplicates", idmp.duplicates);
+    }
 }
 
 /// Zero means all, a negative number means the default.
@@ -117,10 +131,10 @@ fn lines_of(stream: &Stream, count: i64) -> u64 {
     stream.groups().fold(stream.len().min(count), |lines, (_, group)| lines + of_group(group))
 }
 
-fn reply_full(reply: &mut Reply, stream: &Stream, count: i64) {
+fn reply_full(reply: &mut Reply, stream: &Stream, count: i64, now_ms: u64) {
     let count = wanted(count);
-    reply.map(9);
-    reply_numbers(reply, stream);
+    reply.map(9 + idmp_fields(stream));
+    reply_numbers(reply, stream, now_ms);
     reply.bulk(b"entries");
     let entries = stream.entries().range(0..count);
     reply.array(entries.len());
@@ -133,12 +147,17 @@ fn reply_full(reply: &mut Reply, stream: &Stream, count: i64) {
 }
 
 fn reply_group(reply: &mut Reply, name: &[u8], group: &Group, log: &Log, count: usize) {
-    reply.map(7);
+    // As in Valkey, unless there are entries that Valkey does not know.
+    let has_released = group.released_len() > 0;
+    reply.map(7 + usize::from(has_released));
     bulk(reply, "name", name);
     id_of(reply, "last-delivered-id", group.last_id());
     maybe_int(reply, "entries-read", group.entries_read());
     maybe_int(reply, "lag", group.lag(log));
     int(reply, "pel-count", group.pending_len());
+    if has_released {
+        int(reply, "nacked-count", group.released_len());
+    }
     reply.bulk(b"pending");
     let pending = group.pending_range(StreamId::MIN, StreamId::MAX).take(count);
     reply.array(pending.len());

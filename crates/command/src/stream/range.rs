@@ -71,8 +71,13 @@ fn count(args: &Args<'_>) -> Result<Option<u64>, Error> {
 /// Replies with an entry in the common form: the ID, and an array of names and values in turn.
 #[inline]
 pub(super) fn reply_entry(reply: &mut Reply, entry: &Entry<'_>) {
-    let fields = entry.fields();
     reply.array(2);
+    reply_id_and_fields(reply, entry);
+}
+
+#[inline]
+pub(super) fn reply_id_and_fields(reply: &mut Reply, entry: &Entry<'_>) {
+    let fields = entry.fields();
     id::reply(reply, entry.id);
     reply.array(2 * fields.len());
     for (name, value) in fields {

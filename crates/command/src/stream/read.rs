@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use evenkeel_resp::reply::Encoder;
 use evenkeel_store::Kind;
-use evenkeel_store::collection::stream::{Log, Stream, StreamId};
+use evenkeel_store::collection::stream::{Entry, Log, Stream, StreamId};
 
 use super::id;
 use super::range::reply_entry;
@@ -22,9 +22,14 @@ use crate::reply::Reply;
 use crate::{Args, Call};
 
 /// The options, and where the streams stand.
+#[derive(Default)]
 pub(super) struct ReadOptions {
     /// Most entries of each stream.
     pub(super) count: u64,
+    /// The limits of all streams together.
+    pub(super) limits: ReadLimits,
+    /// How long pending entries must have been idle to be claimed (CLAIM).
+    pub(super) min_idle_ms: Option<u64>,
     pub(super) timeout: Option<Timeout>,
     /// The index of the group's name; the consumer's follows it.
     pub(super) group: usize,
@@ -39,7 +44,7 @@ pub(super) fn find_keys(args: &Args<'_>, db: u32, _: u32, key: &mut dyn FnMut(us
     let mut at = 1;
     while at < args.len() {
         match args.word(at).as_bytes() {
-            b"BLOCK" | b"COUNT" => at += 2,
+            b"BLOCK" | b"CLAIM" | b"COUNT" | b"MAXCOUNT" | b"MAXSIZE" => at += 2,
             b"GROUP" => at += 3,
             b"NOACK" => at += 1,
             b"STREAMS" => {
@@ -54,11 +59,92 @@ pub(super) fn find_keys(args: &Args<'_>, db: u32, _: u32, key: &mut dyn FnMut(us
     }
 }
 
+/// The limits of a reply: MAXCOUNT and MAXSIZE.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ReadLimits {
+    entries: Option<u64>,
+    /// Bytes of the reply. The entry that reaches the limit is the last; there is one in any case.
+    bytes: Option<u64>,
+}
+
+/// What is left of the limits while a reply grows.
+pub(super) struct Budget {
+    limits: ReadLimits,
+    entries: u64,
+    bytes: u64,
+}
+
+impl Budget {
+    pub(super) fn new(limits: ReadLimits) -> Budget {
+        Budget { limits, entries: 0, bytes: 0 }
+    }
+
+    /// Whether no further entry fits.
+    pub(super) fn is_spent(&self) -> bool {
+        let reached = |limit: Option<u64>, now: u64| limit.is_some_and(|limit| now >= limit);
+        reached(self.limits.entries, self.entries)
+            || self.entries > 0 && reached(self.limits.bytes, self.bytes)
+    }
+
+    /// Accounts for the name of a stream.
+    pub(super) fn begin_stream(&mut self, key: &[u8]) {
+        /// The lengths of two arrays of a few elements.
+        const ARRAYS: u64 = 8;
+        self.bytes += ARRAYS + bulk_len(key.len());
+    }
+
+    /// Accounts for an entry; false if it does not fit. `extra`: bytes beside its fields.
+    pub(super) fn take(&mut self, entry: &Entry<'_>, extra: u64) -> bool {
+        if self.is_spent() {
+            return false;
+        }
+        self.entries += 1;
+        if self.limits.bytes.is_some() {
+            let fields = entry.fields();
+            let arrays = 4 + array_len(2 * fields.len());
+            let texts: u64 = fields.map(|(name, value)| bulk_len(name.len()) + bulk_len(value.len())).sum();
+            self.bytes += arrays + bulk_len(entry.id.to_string().len()) + texts + extra;
+        }
+        true
+    }
+
+    /// [`Budget::take`] for a deleted entry.
+    pub(super) fn take_id(&mut self, id: StreamId) -> bool {
+        /// The heads of an array and of a null.
+        const HEADS: u64 = 9;
+        let fits = !self.is_spent();
+        self.entries += u64::from(fits);
+        self.bytes += HEADS + bulk_len(id.to_string().len());
+        fits
+    }
+
+    /// Returns the part of these positions whose entries fit.
+    pub(super) fn cut(&mut self, log: &Log, positions: Range<u64>, extra: u64) -> Range<u64> {
+        if self.limits.bytes.is_none() {
+            let left = self.limits.entries.map_or(u64::MAX, |most| most - self.entries);
+            let end = positions.end.min(positions.start.saturating_add(left));
+            self.entries += end - positions.start;
+            return positions.start..end;
+        }
+        let entries = log.entries().range(positions.clone());
+        let fitting = entries.take_while(|entry| self.take(entry, extra)).count() as u64;
+        positions.start..positions.start + fitting
+    }
+}
+
+/// Bytes of a bulk string of this length, and of the head of an array of this length.
+fn bulk_len(len: usize) -> u64 {
+    array_len(len) + len as u64 + 2
+}
+
+fn array_len(len: usize) -> u64 {
+    u64::from(len.checked_ilog10().unwrap_or(0)) + 4
+}
+
 impl ReadOptions {
     pub(super) fn parse(call: &Call<'_, '_>, for_group: bool) -> Result<ReadOptions, Error> {
         let (args, mut at) = (&call.args, 1);
-        let mut options =
-            ReadOptions { count: u64::MAX, timeout: None, group: 0, no_ack: false, first_key: 0, streams: 0 };
+        let mut options = ReadOptions { count: u64::MAX, ..ReadOptions::default() };
         while options.streams == 0 && at < args.len() {
             let more = args.len() - at - 1;
             at += match args.word(at).as_bytes() {
@@ -72,7 +158,23 @@ impl ReadOptions {
                         u64::try_from(args.int(at + 1)?).unwrap_or(0).wrapping_sub(1).saturating_add(1);
                     2
                 }
-                b"STREAMS" if more > 0 && more % 2 == 1 => return Err(Error::text(UNBALANCED)),
+                b"MAXCOUNT" if more > 0 => {
+                    options.limits.entries = Some(positive(args, at + 1, "MAXCOUNT")?);
+                    2
+                }
+                b"MAXSIZE" if more > 0 => {
+                    options.limits.bytes = Some(positive(args, at + 1, "MAXSIZE")?);
+                    2
+                }
+                b"CLAIM" if more > 0 && !for_group => return Err(only_for_groups("CLAIM")),
+                b"CLAIM" if more > 0 => {
+                    let not_integer = |_| Error::text("ERR min-idle-time is not an integer or out of range");
+                    let negative = |_| Error::text("ERR min-idle-time must be a positive integer");
+                    let min_idle = args.int(at + 1).map_err(not_integer)?;
+                    options.min_idle_ms = Some(u64::try_from(min_idle).map_err(negative)?);
+                    2
+                }
+                b"STREAMS" if more > 0 && more % 2 == 1 => return Err(unbalanced(for_group)),
                 b"STREAMS" if more > 0 => {
                     (options.first_key, options.streams) = (at + 1, more / 2);
                     1
@@ -95,6 +197,11 @@ impl ReadOptions {
             ReadOptions { group: 0, .. } if for_group => {
                 Err(Error::text("ERR Missing GROUP option for XREADGROUP"))
             }
+            ReadOptions { count, limits: ReadLimits { entries: Some(most), .. }, .. }
+                if count < u64::MAX && most < count =>
+            {
+                Err(Error::text("ERR MAXCOUNT must be greater than or equal to COUNT"))
+            }
             options => Ok(options),
         }
     }
@@ -105,14 +212,24 @@ impl ReadOptions {
     }
 }
 
-const UNBALANCED: &str =
-    "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
+fn positive(args: &Args<'_>, at: usize, name: &str) -> Result<u64, Error> {
+    let number = u64::try_from(args.int(at)?).ok().filter(|number| *number > 0);
+    number.ok_or_else(|| Error::text(format!("ERR {name} must be a positive integer")))
+}
+
+fn unbalanced(for_group: bool) -> Error {
+    let (command, id) = if for_group { ("xreadgroup", '>') } else { ("xread", '$') };
+    Error::text(format!(
+        "ERR Unbalanced '{command}' list of streams: for each stream key an ID or '{id}' must be specified."
+    ))
+}
 
 fn only_for_groups(option: &str) -> Error {
     Error::text(format!("ERR The {option} option is only supported by XREADGROUP. You called XREAD instead."))
 }
 
-/// XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]
+/// XREAD [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] STREAMS key [key ...] id [id
+/// ...]
 pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
     let options = ReadOptions::parse(call, false)?;
     let tries = call.tries(0..options.streams);
@@ -123,13 +240,13 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
         ids.push((stream, settle(text, found.as_ref().map(|stream| stream.log()))?));
     }
     if is_much(entries_after(call, &ids, options.count)) {
-        return offload_read_entries(call, &ids, options.count);
+        return offload_read_entries(call, &ids, &options);
     }
-    let len_max = call.reply_len_max();
+    let (len_max, mut budget) = (call.reply_len_max(), Budget::new(options.limits));
     let served = reply_streams(call, ids.iter().copied(), |call, stream, after| {
         let found = call.guard.peek_collection::<Stream>(&call.keys[stream]);
         let Ok(Some(found)) = found else { return false };
-        let range = positions_after(found.log(), after, options.count);
+        let range = read_range(&found, call.keys[stream].bytes, (after, options.count), &mut budget);
         call.reply.cut_beyond(len_max) || reply_stream(call.reply, call.keys[stream].bytes, &found, range)
     });
     if served || !may_wait(call, &options) {
@@ -139,6 +256,21 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
     // `$` is resolved now, not when an entry comes.
     let wait = if call.is_serving() { wait } else { wait.rerun(with_ids(&call.args, &options, &ids)) };
     call.block(wait)
+}
+
+/// Returns the positions of the entries after an ID, at most so many, and as many as fit.
+fn read_range(
+    stream: &Stream,
+    key: &[u8],
+    (after, count): (StreamId, u64),
+    budget: &mut Budget,
+) -> Range<u64> {
+    let range = positions_after(stream.log(), after, count);
+    if range.is_empty() || budget.is_spent() {
+        return range.start..range.start;
+    }
+    budget.begin_stream(key);
+    budget.cut(stream.log(), range, 0)
 }
 
 /// Returns the number of entries of these streams after these IDs, at most `count` of each.
@@ -152,11 +284,12 @@ fn entries_after(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64)
 }
 
 /// Offloads a reply with many entries.
-fn offload_read_entries(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> Done {
+fn offload_read_entries(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], options: &ReadOptions) -> Done {
+    let mut budget = Budget::new(options.limits);
     let of_each = |(stream, after): &(usize, StreamId)| {
         let key = &call.keys[*stream];
         let found = call.guard.peek_collection::<Stream>(key).ok().flatten()?;
-        let range = positions_after(found.log(), *after, count);
+        let range = read_range(&found, key.bytes, (*after, options.count), &mut budget);
         (!range.is_empty()).then(|| (key.bytes.to_vec(), Stream::clone(&found), range))
     };
     let all: Vec<_> = ids.iter().filter_map(of_each).collect();

@@ -1,9 +1,10 @@
 //! From bytes to the store.
 
 use evenkeel_rdb::{
-    Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, Object, PIECE, Reason, Source,
+    Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, NOBODY, Object, PIECE, Reason,
+    Source,
 };
-use evenkeel_store::collection::stream::{Delivery, ENTRY_MAX, Group, NodeLimits, PARTS_MAX, StreamId};
+use evenkeel_store::collection::stream::{self, Delivery, ENTRY_MAX, Group, NodeLimits, PARTS_MAX, StreamId};
 use evenkeel_store::collection::{Collection, ELEMENT_MAX, Gather, Hash, List, Set, Stream};
 use evenkeel_store::rope::{self, CHUNK, FLAT_MAX, Rope};
 use evenkeel_store::{Expire, Hasher, Millis};
@@ -229,7 +230,31 @@ fn read_stream<S: Source>(
     while let Some(group) = groups.next()? {
         stream.add_group(&group.name, group_of(&group)?);
     }
+    if let Some(idmp) = groups.take_idmp() {
+        read_idmp(&mut stream, &idmp)?;
+    }
     Ok(Formed { is_corrected, ..Formed::new(Value::Stream(stream), 0) })
+}
+
+/// A stream that never had a producer, nor a configuration of its own, stays as it is.
+fn read_idmp(stream: &mut Stream, read: &evenkeel_rdb::Idmp) -> Result<(), Error> {
+    let default = stream::Idmp::default();
+    let numbers = |duration, most, added, duplicates| [duration, most, added, duplicates];
+    let found = numbers(read.duration_s, read.entries_max, read.added, read.duplicates);
+    let is_default = found == numbers(default.duration_s, default.entries_max, 0, 0);
+    if is_default && read.producers.is_empty() {
+        return Ok(());
+    }
+    let idmp = stream.idmp_mut();
+    idmp.duration_s = read.duration_s.clamp(1, stream::DURATION_S_MAX);
+    idmp.entries_max = read.entries_max.clamp(1, stream::ENTRIES_MAX_MAX);
+    for producer in &read.producers {
+        for (iid, entry) in &producer.entries {
+            idmp.remember(fitting(&producer.name)?, fitting(iid)?, id(*entry));
+        }
+    }
+    (idmp.added, idmp.duplicates) = (read.added, read.duplicates);
+    Ok(())
 }
 
 fn group_of(read: &evenkeel_rdb::Group) -> Result<Group, Error> {
@@ -240,9 +265,14 @@ fn group_of(read: &evenkeel_rdb::Group) -> Result<Group, Error> {
             made.active_ms = consumer.active;
         }
     }
-    for pending in &read.pending {
+    for pending in read.pending.iter().filter(|pending| pending.consumer != NOBODY) {
         let owner = &read.consumers[pending.consumer as usize].name;
         group.give(id(pending.id), owner, Delivery { at_ms: pending.delivered, count: pending.deliveries });
+    }
+    for released in &read.released {
+        let place = read.pending.binary_search_by_key(released, |pending| pending.id);
+        let place = place.expect("a released entry is pending");
+        group.release(id(*released), read.pending[place].deliveries);
     }
     Ok(group)
 }

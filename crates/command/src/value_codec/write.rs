@@ -1,8 +1,8 @@
 //! From the store to bytes.
 
 use evenkeel_rdb::{
-    Encoder, GroupsWriter, HashWriter, Id, Info, Item, Limits, NodeCount, NodeLimits, Out, Piece, Version,
-    dump,
+    Encoder, GroupsWriter, HashWriter, Id, Idmp, Info, Item, Limits, NodeCount, NodeLimits, Out, Piece,
+    Producer, StreamForm, Version, dump,
 };
 use evenkeel_store::collection::stream::{self, StreamId};
 use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
@@ -15,9 +15,18 @@ use evenkeel_config::Settings;
 fn version_for(value: &Value) -> Version {
     match value {
         Value::Hash(hash) if hash.timed_len() > 0 => Version::V80,
-        Value::Stream(stream) if has_active_times(stream) => Version::V11,
+        Value::Stream(stream) if has_active_times(stream) => form_of(stream).version().max(Version::V11),
+        Value::Stream(stream) => form_of(stream).version(),
         _ => Version::V10,
     }
+}
+
+/// The form that holds all of the stream.
+fn form_of(stream: &Stream) -> StreamForm {
+    if stream.groups().any(|(_, group)| group.released_len() > 0) {
+        return StreamForm::Released;
+    }
+    if stream.idmp().is_some() { StreamForm::Idmp } else { StreamForm::Plain }
 }
 
 /// Whether a consumer was last given an entry at another time than its last request. Readers of older
@@ -39,12 +48,14 @@ pub fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
 
 /// Writes a value into a file, which as many servers as possible should be able to read.
 ///
-/// Only a field's deadline requires a newer version. The time at which a stream's consumer was last given an
-/// entry is not worth that: it would keep Redis 7.0 from every file with a consumer group. In files, both
-/// times are that of the consumer's last request.
+/// Only a field's deadline, and a stream's producers and released entries require a newer version. The time
+/// at which a stream's consumer was last given an entry is not worth that: it would keep Redis 7.0 from every
+/// file with a consumer group. In files, both times are that of the consumer's last request.
 pub fn record(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
-    if let Value::Hash(_) = value {
-        encoder.raise(version_for(value));
+    match value {
+        Value::Hash(_) => encoder.raise(version_for(value)),
+        Value::Stream(stream) => encoder.raise(form_of(stream).version()),
+        _ => {}
     }
     write(value, settings, encoder);
 }
@@ -167,7 +178,7 @@ fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl
         each_entry(stream, |_, fields| count.entry(fields));
         count.nodes()
     });
-    let mut writer = encoder.stream(limits, nodes).sharing_up_to(stream::NAMES_MAX);
+    let mut writer = encoder.stream_of(form_of(stream), limits, nodes).sharing_up_to(stream::NAMES_MAX);
     each_entry(stream, |id, fields| writer.entry(id, fields));
     let log = stream.log();
     let info = Info {
@@ -179,7 +190,24 @@ fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl
     };
     let mut writer = writer.groups(&info, stream.groups_len() as u64);
     stream.groups().for_each(|(name, group)| write_group(name, group, &mut writer));
-    writer.finish();
+    writer.finish(&idmp_of(stream));
+}
+
+fn idmp_of(stream: &Stream) -> Idmp {
+    // A stream that has no producers yet is like a new one.
+    let default = stream::Idmp::default();
+    let idmp = stream.idmp().unwrap_or(&default);
+    let producers = idmp.producers().map(|(name, producer)| Producer {
+        name: name.to_vec(),
+        entries: producer.entries().map(|(iid, entry)| (iid.to_vec(), id(entry))).collect(),
+    });
+    Idmp {
+        duration_s: idmp.duration_s,
+        entries_max: idmp.entries_max,
+        producers: producers.collect(),
+        added: idmp.added,
+        duplicates: idmp.duplicates,
+    }
 }
 
 fn each_entry(stream: &Stream, mut f: impl FnMut(Id, &[(Item<'_>, Item<'_>)])) {
@@ -201,6 +229,7 @@ fn write_group(name: &[u8], group: &stream::Group, writer: &mut GroupsWriter<'_,
         writer.consumer(name, consumer.seen_ms, consumer.active_ms, consumer.pending_len());
         consumer.pending_ids(StreamId::MIN, StreamId::MAX).for_each(|pending| writer.owned(id(pending)));
     }
+    writer.released(group.released().iter().map(|pending| id(pending.id)));
 }
 
 fn id(id: StreamId) -> Id {

@@ -175,6 +175,20 @@ impl<W: io::Write> Commands<W> {
         let added = log.added().to_string();
         let (last, added, deleted) = (last.as_bytes(), added.as_bytes(), deleted.as_bytes());
         self.command(&[b"XSETID", key, last, b"ENTRIESADDED", added, b"MAXDELETEDID", deleted]);
+        self.producers(key, stream);
+    }
+
+    /// What the stream remembers of its producers, in the words of Redis 8.6: no older server knows it.
+    fn producers(&mut self, key: &[u8], stream: &Stream) {
+        let Some(idmp) = stream.idmp() else { return };
+        let [duration, most] = [idmp.duration_s, idmp.entries_max].map(|number| number.to_string());
+        let words: [&[u8]; 4] = [b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];
+        self.command(&[&[b"XCFGSET", key][..], &words].concat());
+        for (name, producer) in idmp.producers() {
+            for (iid, id) in producer.entries().filter(|(_, id)| stream.entries().contains(*id)) {
+                self.command(&[b"XIDMPRECORD", key, name, iid, id.to_string().as_bytes()]);
+            }
+        }
     }
 
     /// Writes groups with all their pending ids, into a stream that is as good as new afterwards: the
@@ -198,6 +212,12 @@ impl<W: io::Write> Commands<W> {
             let ids = about.pending_ids(StreamId::MIN, StreamId::MAX);
             let pending = ids.filter_map(|id| Some((id, group.pending(id)?.delivery)));
             self.claims(&[b"XCLAIM", key, name, consumer, b"0"], pending);
+        }
+        for released in group.released() {
+            let (id, count) = (released.id.to_string(), released.delivery.count.to_string());
+            let ids: [&[u8]; 3] = [b"IDS", b"1", id.as_bytes()];
+            let options: [&[u8]; 3] = [b"RETRYCOUNT", count.as_bytes(), b"FORCE"];
+            self.command(&[&[b"XNACK", key, name, b"FAIL"][..], &ids, &options].concat());
         }
     }
 

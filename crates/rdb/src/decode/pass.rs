@@ -53,6 +53,8 @@ impl<S: Source> Decoder<S> {
             kind::STREAM_LISTPACKS => self.pass_stream(1),
             kind::STREAM_LISTPACKS_2 => self.pass_stream(2),
             kind::STREAM_LISTPACKS_3 => self.pass_stream(3),
+            kind::STREAM_LISTPACKS_4 => self.pass_stream(4),
+            kind::STREAM_LISTPACKS_5 => self.pass_stream(5),
             kind::HASH_2 if of_valkey => self.pass_each(|decoder| {
                 decoder.pass_string()?;
                 decoder.pass_string_and(MILLIS_BYTES)
@@ -161,8 +163,25 @@ impl<S: Source> Decoder<S> {
             decoder.pass_each(|decoder| {
                 decoder.pass_string_and(if form < 3 { MILLIS_BYTES } else { 2 * MILLIS_BYTES })?;
                 decoder.pass_each(|decoder| decoder.source.pass(ID_BYTES))
+            })?;
+            match form {
+                5.. => decoder.pass_each(|decoder| decoder.source.pass(ID_BYTES)),
+                _ => Ok(()),
+            }
+        })?;
+        if form >= 4 { self.pass_idmp() } else { Ok(()) }
+    }
+
+    fn pass_idmp(&mut self) -> Result<()> {
+        self.pass_lengths(2)?; // duration, most entries
+        self.pass_each(|decoder| {
+            decoder.pass_string()?;
+            decoder.pass_each(|decoder| {
+                decoder.pass_string()?;
+                decoder.pass_lengths(2)
             })
-        })
+        })?;
+        self.pass_lengths(2) // entries added, duplicates
     }
 
     fn pass_lengths(&mut self, count: u32) -> Result<()> {

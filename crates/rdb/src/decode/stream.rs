@@ -34,7 +34,7 @@ const NODE_BYTES_MIN: u64 = 18;
 /// The entries of a stream.
 pub struct Stream<'d, S> {
     decoder: &'d mut Decoder<S>,
-    /// The form, 1 to 3: each has more data behind the entries than its predecessor.
+    /// The form, 1 to 5: each has more data behind the entries than its predecessor.
     form: u8,
     nodes_left: u64,
     node: Option<Node>,

@@ -6,17 +6,41 @@ use crate::Millis;
 use crate::block::listpack::Builder;
 use crate::item::Item;
 use crate::kind::{self, Version};
-use crate::stream::{Group, Id, Info};
+use crate::stream::{Group, Id, Idmp, Info};
 
 const SAME_NAMES: i64 = 2;
 
 /// Written in place of a missing time or an unknown number: -1.
 const UNKNOWN: u64 = u64::MAX;
 
+/// The newest part of a stream, which decides about its form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamForm {
+    /// Without the parts below; consumers have two times from version 11 on.
+    #[default]
+    Plain,
+    /// With what it remembers of its producers.
+    Idmp,
+    /// With released entries of its groups as well.
+    Released,
+}
+
+impl StreamForm {
+    /// The lowest version with this form.
+    pub fn version(self) -> Version {
+        match self {
+            StreamForm::Plain => Version::V10,
+            StreamForm::Idmp => Version::V13,
+            StreamForm::Released => Version::V14,
+        }
+    }
+}
+
 /// Writes the entries of a stream, and its counters and ids.
 #[must_use = "what is not finished is not written"]
 pub struct StreamWriter<'e, O: Out> {
     encoder: &'e mut Encoder<O>,
+    form: StreamForm,
     count: NodeCount,
     /// The announced number of nodes, or the nodes that wait for their count.
     announced: Result<u64, Vec<u8>>,
@@ -33,10 +57,17 @@ pub struct StreamWriter<'e, O: Out> {
 }
 
 impl<'e, O: Out> StreamWriter<'e, O> {
-    pub(super) fn new(encoder: &'e mut Encoder<O>, limits: NodeLimits, nodes: Option<u64>) -> Self {
-        encoder.begin(match encoder.version.has_active_times() {
-            true => kind::STREAM_LISTPACKS_3,
-            false => kind::STREAM_LISTPACKS_2,
+    pub(super) fn new(
+        encoder: &'e mut Encoder<O>,
+        limits: NodeLimits,
+        nodes: Option<u64>,
+        form: StreamForm,
+    ) -> Self {
+        encoder.begin(match (form, encoder.version.has_active_times()) {
+            (StreamForm::Plain, false) => kind::STREAM_LISTPACKS_2,
+            (StreamForm::Plain, true) => kind::STREAM_LISTPACKS_3,
+            (StreamForm::Idmp, _) => kind::STREAM_LISTPACKS_4,
+            (StreamForm::Released, _) => kind::STREAM_LISTPACKS_5,
         });
         encoder.builder.clear();
         if let Some(nodes) = nodes {
@@ -46,6 +77,7 @@ impl<'e, O: Out> StreamWriter<'e, O> {
         StreamWriter {
             count: NodeCount::new(limits, encoder.version),
             encoder,
+            form,
             announced: nodes.ok_or_else(Vec::new),
             first: Id::ZERO,
             names: Vec::new(),
@@ -102,9 +134,14 @@ impl<'e, O: Out> StreamWriter<'e, O> {
 
     /// Writes `info`, which must agree with the entries, and the groups in the form in which they are read.
     pub fn finish<'g>(self, info: &Info, groups: impl ExactSizeIterator<Item = &'g Group>) {
+        self.finish_with(info, groups, &Idmp::default());
+    }
+
+    /// [`StreamWriter::finish`] for a form that has `idmp`.
+    pub fn finish_with<'g>(self, info: &Info, groups: impl ExactSizeIterator<Item = &'g Group>, idmp: &Idmp) {
         let mut writer = self.groups(info, groups.len() as u64);
         groups.for_each(|group| put_group(&mut writer, group));
-        writer.finish();
+        writer.finish(idmp);
     }
 
     /// Writes `info`, which must agree with the entries; `count` groups follow.
@@ -120,7 +157,11 @@ impl<'e, O: Out> StreamWriter<'e, O> {
         assert_eq!(info.length, self.length, "as many entries as announced");
         self.put_info(info);
         self.encoder.put_length(count);
-        GroupsWriter { encoder: self.encoder, left: Left { groups: count, ..Left::default() } }
+        GroupsWriter {
+            encoder: self.encoder,
+            form: self.form,
+            left: Left { groups: count, ..Left::default() },
+        }
     }
 
     fn shares_names(&self, fields: &[(Item<'_>, Item<'_>)]) -> bool {
@@ -165,6 +206,7 @@ impl<'e, O: Out> StreamWriter<'e, O> {
 #[must_use = "what is not finished is not written"]
 pub struct GroupsWriter<'e, O: Out> {
     encoder: &'e mut Encoder<O>,
+    form: StreamForm,
     left: Left,
 }
 
@@ -213,7 +255,7 @@ impl<O: Out> GroupsWriter<'_, O> {
         self.left.owned = pending;
         self.encoder.put_string(Item::Bytes(name));
         self.encoder.put_millis(seen);
-        if self.encoder.version.has_active_times() {
+        if self.form > StreamForm::Plain || self.encoder.version.has_active_times() {
             self.encoder.put_millis(active.unwrap_or(UNKNOWN));
         }
         self.encoder.put_length(pending);
@@ -225,8 +267,36 @@ impl<O: Out> GroupsWriter<'_, O> {
         self.encoder.out.put(&id.to_bytes());
     }
 
-    pub fn finish(self) {
+    /// Writes the group's pending entries without a consumer, if the form has them.
+    pub fn released(&mut self, ids: impl ExactSizeIterator<Item = Id>) {
+        if self.form < StreamForm::Released {
+            assert_eq!(ids.len(), 0, "the form was chosen for it");
+            return;
+        }
+        self.encoder.put_length(ids.len() as u64);
+        ids.for_each(|id| self.encoder.out.put(&id.to_bytes()));
+    }
+
+    /// Writes `idmp` if the form has it.
+    pub fn finish(self, idmp: &Idmp) {
         assert_eq!(self.left, Left::default(), "{AS_ANNOUNCED}");
+        if self.form == StreamForm::Plain {
+            return;
+        }
+        let encoder = self.encoder;
+        encoder.put_length(idmp.duration_s);
+        encoder.put_length(idmp.entries_max);
+        encoder.put_length(idmp.producers.len() as u64);
+        for producer in &idmp.producers {
+            encoder.put_string(Item::Bytes(&producer.name));
+            encoder.put_length(producer.entries.len() as u64);
+            for (iid, id) in &producer.entries {
+                encoder.put_string(Item::Bytes(iid));
+                put_id(encoder, *id);
+            }
+        }
+        encoder.put_length(idmp.added);
+        encoder.put_length(idmp.duplicates);
     }
 }
 
@@ -246,11 +316,14 @@ fn put_group<O: Out>(writer: &mut GroupsWriter<'_, O>, group: &Group) {
     let mut owned = vec![Vec::new(); group.consumers.len()];
     for pending in &group.pending {
         writer.pending(pending.id, pending.delivered, pending.deliveries);
-        owned[pending.consumer as usize].push(pending.id);
+        if let Some(owned) = owned.get_mut(pending.consumer as usize) {
+            owned.push(pending.id);
+        }
     }
     writer.consumers(group.consumers.len() as u64);
     for (consumer, ids) in group.consumers.iter().zip(owned) {
         writer.consumer(&consumer.name, consumer.seen, consumer.active, ids.len() as u64);
         ids.into_iter().for_each(|id| writer.owned(id));
     }
+    writer.released(group.released.iter().copied());
 }

@@ -82,6 +82,7 @@ fn group(reply: &Reply) -> Group {
         entries_read: field(reply, "entries-read").as_int().map(|read| read as u64),
         pending: items(field(reply, "pending")).iter().map(pending).collect(),
         consumers,
+        released: Vec::new(),
     })
 }
 

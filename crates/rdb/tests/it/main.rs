@@ -11,5 +11,6 @@ mod file_broken;
 mod file_servers;
 mod golden;
 mod model;
+mod newer_streams;
 mod random;
 mod servers;

@@ -133,7 +133,8 @@ fn group(random: &mut Random, index: usize, last_id: Id) -> Group {
     });
     let pending = pending.collect();
     let entries_read = random.chance(70).then(|| random.below(1_000) as u64);
-    in_order(Group { name: name("group ", index), last_id, entries_read, pending, consumers })
+    let released = Vec::new();
+    in_order(Group { name: name("group ", index), last_id, entries_read, pending, consumers, released })
 }
 
 /// Bytes come in pieces of random length.

@@ -15,12 +15,13 @@ pub(crate) mod serve;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use evenkeel_store::{Key, Place, SlotGuard};
 
 use crate::server::Server;
 use evenkeel_client::session::Session;
-use evenkeel_client::waiting::{Blocked, Condition, On, Waiting};
+use evenkeel_client::waiting::{Blocked, Condition, NEVER, On, Waiting};
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::flow::{Timeout, Wait};
 use evenkeel_command::{Args, Id};
@@ -44,6 +45,7 @@ pub(crate) fn begin_wait(
         wants: wait.wants,
         beyond,
         keys: wait.keys.clone(),
+        retry_ms: AtomicU64::new(wait.retry_ms.unwrap_or(NEVER)),
         ..Blocked::of(session, ticket, (id, args, resp3), None)
     };
     let memory = blocked.args.memory() + size_of::<Blocked>();

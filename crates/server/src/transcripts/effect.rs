@@ -507,6 +507,12 @@ const TEMPLATES: &[&str] = &[
     "XREADGROUP GROUP g $c NOACK STREAMS $x >",
     "XREADGROUP GROUP g $c COUNT $n STREAMS $x 0",
     "XACK $x g $i $i",
+    "XADD $x IDMP p i$i * f $v",
+    "XADD $x IDMPAUTO p * f $v",
+    "XCFGSET $x IDMP-MAXSIZE $n",
+    "XNACK $x g FAIL IDS 2 $i $i",
+    "XNACK $x g SILENT IDS 1 $i FORCE",
+    "XREADGROUP GROUP g $c CLAIM $t MAXCOUNT $n STREAMS $x >",
     "XCLAIM $x g $c $t $i $i $i",
     "XCLAIM $x g $c 0 $i FORCE IDLE $t LASTID $i",
     "XAUTOCLAIM $x g $c 0 0 COUNT $n",
@@ -528,7 +534,7 @@ const TEMPLATES: &[&str] = &[
 /// Words of the templates that some reference servers lack.
 const ONLY_VALKEY: &[&str] = &["HPEXPIRE", "HSETEX", "HGETEX", "HGETDEL", "HPERSIST", "MSETEX"];
 
-const NO_PEER: &[&str] = &["DELREF", "ACKED", "XDELEX", "XACKDEL"];
+const NO_PEER: &[&str] = &["DELREF", "ACKED", "XDELEX", "XACKDEL", "IDMP", "XNACK"];
 
 fn from_template(random: &mut Random, reference: Option<Reference>) -> Vec<Vec<u8>> {
     loop {

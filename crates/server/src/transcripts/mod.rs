@@ -18,5 +18,6 @@ mod scan;
 mod set;
 mod sort;
 mod stream;
+mod stream_newer;
 mod string;
 mod zset;

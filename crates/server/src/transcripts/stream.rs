@@ -41,8 +41,6 @@ fn entries_are_added_and_read() {
         > XRANGE s - (0-0                   < -ERR invalid end ID for the interval
         > XREAD COUNT 1 STREAMS s none 1-1 0 < [["s", [["1-2", ["a", "1", "b", "2"]]]]]
         > XREAD STREAMS s $                 < (nil array)
-        > XREAD STREAMS s 0 1
-        < -ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.
         > XDEL s 1-2 9-9                    < :1
         > XLEN s                            < :2
         > TYPE s                            < stream
@@ -113,10 +111,25 @@ fn groups_distribute_entries() {
     );
 }
 
-/// Redis 7.0 replies 1.
+/// Redis 7.0 names XREAD for XREADGROUP, too.
 #[test]
-fn the_lag_of_a_group_before_the_first_entry_is_the_length() {
-    World::new().check(
+fn unbalanced_lists_are_refused_by_the_name_of_the_command() {
+    check_newer(
+        r#"
+        > XREAD STREAMS s 0 1
+        < -ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified.
+        > XREADGROUP GROUP g c STREAMS s
+        < -ERR wrong number of arguments for 'xreadgroup' command
+        > xreadgroup GROUP g c COUNT 1 STREAMS s
+        < -ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified.
+    "#,
+    );
+}
+
+/// As in Valkey: later versions of Redis take the length for a group that stands before the first entry.
+#[test]
+fn the_lag_of_a_group_counts_trimmed_entries() {
+    check_newer(
         r#"
         > XADD s 2-0 a 1                    < "2-0"
         > XDEL s 2-0                        < :1
@@ -124,7 +137,7 @@ fn the_lag_of_a_group_before_the_first_entry_is_the_length() {
         > XGROUP CREATE s g 1-0             < OK
         > XINFO GROUPS s
         < [["name", "g", "consumers", :0, "pending", :0, "last-delivered-id", "1-0", "entries-read", (nil), \
-            "lag", :1]]
+            "lag", (nil)]]
         > XADD t 1-0 a 1                    < "1-0"
         > XADD t 2-0 a 1                    < "2-0"
         > XADD t 3-0 a 1                    < "3-0"
@@ -132,12 +145,67 @@ fn the_lag_of_a_group_before_the_first_entry_is_the_length() {
         > XGROUP CREATE t g 0 ENTRIESREAD 0 < OK
         > XINFO GROUPS t                    < [[*, "entries-read", :0, "lag", :4]]
         > XTRIM t MAXLEN 2                  < :2
-        > XINFO GROUPS t                    < [[*, "entries-read", :0, "lag", :2]]
+        > XINFO GROUPS t                    < [[*, "entries-read", :0, "lag", :4]]
         > XREADGROUP GROUP g c COUNT 1 STREAMS t > < [*
         > XINFO GROUPS t                    < [[*, "entries-read", :3, "lag", :1]]
         > XTRIM t MAXLEN 0                  < :2
-        > XINFO GROUPS t                    < [[*, "entries-read", :3, "lag", :0]]
+        > XINFO GROUPS t                    < [[*, "entries-read", :3, "lag", :1]]
+        > XGROUP SETID t g 4-0 ENTRIESREAD 9
+        > XINFO GROUPS t                    < [[*, "entries-read", :9, "lag", :-5]]
     "#,
+    );
+}
+
+/// Redis 7.0 has an error of its own for a key that has gone.
+#[test]
+fn waiting_readers_of_a_group_are_told_that_it_has_gone() {
+    for (way, error) in [
+        ("DEL s", "NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"),
+        ("UNLINK s", "NOGROUP *"),
+        ("PEXPIRE s -1", "NOGROUP *"),
+        ("RENAME s {s}t", "NOGROUP *"),
+        ("MOVE s 9", "NOGROUP *"),
+        ("FLUSHALL", "NOGROUP *"),
+        ("FLUSHDB", "NOGROUP *"),
+        ("SWAPDB 0 9", "NOGROUP *"),
+        ("XGROUP DESTROY s g", "NOGROUP *"),
+        ("COPY {s}u s REPLACE", "NOGROUP *"),
+        ("SET s v", "WRONGTYPE *"),
+        ("RENAME {s}v s", "WRONGTYPE *"),
+        ("SORT {s}v STORE s", "WRONGTYPE *"),
+    ] {
+        check_newer(&format!(
+            "
+            > XGROUP CREATE s g $ MKSTREAM
+            > XGROUP CREATE {{s}}u h $ MKSTREAM
+            > RPUSH {{s}}v 1
+            a> XREADGROUP GROUP g c BLOCK 0 STREAMS s >
+            ~ 40ms
+            > {way}
+            a< -{error}
+        "
+        ));
+    }
+    check_newer(
+        "
+        > XGROUP CREATE s g $ MKSTREAM
+        > SELECT 9
+        > RPUSH s 1
+        > SELECT 0
+        a> XREADGROUP GROUP g c BLOCK 0 STREAMS s >
+        ~ 40ms
+        > SWAPDB 0 9
+        a< -WRONGTYPE *
+        > FLUSHALL
+        > XGROUP CREATE s g $ MKSTREAM
+        a> XREADGROUP GROUP g c BLOCK 0 STREAMS s >
+        ~ 40ms
+        > MULTI
+        > DEL s
+        > SADD s e
+        > EXEC
+        a< -WRONGTYPE *
+    ",
     );
 }
 

@@ -10,8 +10,7 @@ use super::schedule::Next;
 use crate::executor::record_stage;
 use crate::observe::stats::{Outcome, Stage, add};
 use crate::worker::connection::Connection;
-use evenkeel_client::waiting::End;
-use evenkeel_client::waiting::{On, Resumed, Waiting};
+use evenkeel_client::waiting::{Blocked, End, NEVER, On, Resumed, Waiting};
 use evenkeel_command::reply::{LARGE, Reply};
 use evenkeel_net::poll::has_hung_up;
 
@@ -20,12 +19,25 @@ use evenkeel_net::poll::has_hung_up;
 pub(super) struct Waits {
     /// Deadlines of waiting commands, with the tokens of their connections.
     deadlines: BTreeSet<(Instant, u64)>,
+    /// When commands are run again, with the tokens of their connections and the numbers of the waits.
+    retries: BTreeSet<(Instant, u64, u64)>,
     /// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds
     /// the gate. Removed once the gate opens.
     ///
     /// Watches wait in [`crate::executor::Executor::left_watches`].
     #[expect(clippy::vec_box, reason = "they come in boxes, and are not moved out of them")]
     leaving: Vec<Box<Waiting>>,
+}
+
+impl Waits {
+    fn plan_retry(&mut self, blocked: &Blocked, token: u64) {
+        let ms = blocked.retry_ms.load(Relaxed);
+        if ms == NEVER || blocked.claim.is_over() {
+            return;
+        }
+        let at = Instant::now().checked_add(Duration::from_millis(ms));
+        self.retries.extend(at.map(|at| (at, token, blocked.ticket)));
+    }
 }
 
 impl Worker {
@@ -53,6 +65,7 @@ impl Worker {
         if let On::Keys(blocked, _) = &waiting.on {
             let blocked = blocked.clone();
             self.register_durability_wait(&blocked);
+            self.waits.plan_retry(&blocked, token);
         }
         if let Some(ms) = waiting.timeout.0 {
             // A deadline beyond the range of the clock counts as none.
@@ -64,7 +77,10 @@ impl Worker {
 
     /// Returns the milliseconds until the first deadline, rounded up: a wait never ends early.
     pub(super) fn first_deadline_ms(&self) -> Option<u64> {
-        let (deadline, _) = self.waits.deadlines.first().filter(|_| !self.server.scripts.busy.is_busy())?;
+        let ends = self.waits.deadlines.first().map(|(at, _)| *at);
+        let retries = self.waits.retries.first().map(|(at, ..)| *at);
+        let first = ends.into_iter().chain(retries).min();
+        let deadline = first.filter(|_| !self.server.scripts.busy.is_busy())?;
         let left = deadline.saturating_duration_since(Instant::now());
         Some(left.as_micros().div_ceil(1000) as u64)
     }
@@ -89,6 +105,27 @@ impl Worker {
                 self.executor.stats().resumed(blocked.id, 0, Outcome::Succeeded, latency_tracking);
                 self.resume(resumed);
             }
+        }
+    }
+
+    /// Runs the waiting commands again for which the time has come.
+    pub(super) fn retry_waits(&mut self) {
+        if self.waits.retries.is_empty() || self.server.scripts.busy.is_busy() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((at, token, number)) = self.waits.retries.pop_first() {
+            if at > now {
+                self.waits.retries.insert((at, token, number));
+                return;
+            }
+            let connection = self.connections.get(token);
+            let waiting = connection.and_then(|connection| connection.session.waiting.as_ref());
+            let Some(waiting) = waiting.filter(|waiting| waiting.number == number) else { continue };
+            let On::Keys(blocked, keys) = &waiting.on else { continue };
+            let (blocked, keys) = (blocked.clone(), keys.clone());
+            self.executor.retry(&blocked, &keys);
+            self.waits.plan_retry(&blocked, token);
         }
     }
 

@@ -79,6 +79,17 @@ impl SlotGuard<'_> {
         true
     }
 
+    /// Records the key for serving, as a write does.
+    pub fn wake_waiters_of(&mut self, key: &Key<'_>) {
+        let number = self.ctx.number();
+        let subscribers = &self.slot_of_place(key.place).subscribers;
+        let mut woken = std::mem::take(&mut self.ctx.woken);
+        SlotSubscribers::if_any(subscribers, |subscribers| {
+            subscribers.waiters.wake(key.bytes, key.place, number, &mut woken);
+        });
+        self.ctx.woken = woken;
+    }
+
     /// The next key that this context has written to and that has waiters. Keys that cannot be served with
     /// the locks held are put off, see [`ThreadContext::next_unserved`].
     pub fn next_woken(&mut self) -> Option<Woken> {

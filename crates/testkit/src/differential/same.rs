@@ -93,9 +93,6 @@ const ALLOWED_DIFFERENCES: &[AllowedDifference] = &[
     // Valkey takes a key named "fields" for the keyword.
     differs(Reference::Valkey, "HGETEX", "*", "-ERR value is not an integer *"),
     differs(Reference::Valkey, "HSETEX", "*", "-ERR value is not an integer *"),
-    // Valkey spells the command's name as the client did.
-    differs(Reference::Valkey, "XREAD", "-ERR Unbalanced XREAD *", "-ERR Unbalanced 'xread' *"),
-    differs(Reference::Valkey, "XREADGROUP", "-ERR Unbalanced XREAD *", "-ERR Unbalanced 'xreadgroup' *"),
 ];
 
 /// The two servers of a comparison.

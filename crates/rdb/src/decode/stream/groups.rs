@@ -1,12 +1,18 @@
 //! The consumer groups of a stream.
 //!
 //! ```text
-//! groups | (name | last id | [entries read] | pending .. | consumers ..) ..
+//! groups | (name | last id | [entries read] | pending .. | consumers .. | [count | (id, 16 bytes) ..]) ..
+//!        | [idmp]
 //! pending:  count | (id, 16 bytes | delivered, 8 bytes | deliveries) ..
 //! consumer: name | seen, 8 bytes | [active, 8 bytes] | count | (id, 16 bytes) ..
+//! idmp:     duration | most entries | producers | (name | count | (producer's id | id) ..) .. | added
+//!           | duplicates
 //! ```
 //!
-//! Each pending entry is stored twice: in the group, and, as its id alone, in the consumer that owns it.
+//! Each pending entry is stored twice: in the group, and, as its id alone, in the consumer that owns it, or
+//! behind the consumers if none does.
+
+use std::collections::HashSet;
 
 use super::super::Decoder;
 use super::super::seen::SeenMembers;
@@ -15,10 +21,7 @@ use crate::Millis;
 use crate::error::{Error, Reason, Result};
 use crate::item::Item;
 use crate::source::Source;
-use crate::stream::{Consumer, Group, Id, Info, Pending};
-
-/// Marks a pending entry whose owner has not been read yet.
-const NOBODY: u32 = u32::MAX;
+use crate::stream::{Consumer, Group, Id, Idmp, Info, NOBODY, Pending, Producer};
 
 /// Stored for a missing time or an unknown number.
 const UNKNOWN: u64 = u64::MAX;
@@ -27,6 +30,8 @@ const GROUP_BYTES_MIN: u64 = 5;
 const PENDING_BYTES_MIN: u64 = 25;
 const CONSUMER_BYTES_MIN: u64 = 10;
 const ID_BYTES: u64 = 16;
+const PRODUCER_BYTES_MIN: u64 = 2;
+const IID_BYTES_MIN: u64 = 3;
 
 /// Reads the groups in sequence.
 pub struct Groups<'d, S> {
@@ -36,6 +41,7 @@ pub struct Groups<'d, S> {
     is_corrected: bool,
     left: u64,
     seen: SeenMembers,
+    idmp: Option<Idmp>,
 }
 
 impl<'d, S: Source> Groups<'d, S> {
@@ -46,7 +52,51 @@ impl<'d, S: Source> Groups<'d, S> {
         is_corrected: bool,
     ) -> Result<Self> {
         let left = decoder.count(GROUP_BYTES_MIN)?;
-        Ok(Groups { decoder, form, info, is_corrected, left, seen: SeenMembers::default() })
+        let seen = SeenMembers::default();
+        let mut groups = Groups { decoder, form, info, is_corrected, left, seen, idmp: None };
+        groups.read_end()?;
+        Ok(groups)
+    }
+
+    /// What the stream remembers of its producers, once the last group was read.
+    pub fn take_idmp(&mut self) -> Option<Idmp> {
+        self.idmp.take()
+    }
+
+    /// Reads the data behind the last group.
+    fn read_end(&mut self) -> Result<()> {
+        if self.left == 0 && self.form >= 4 {
+            self.idmp = Some(self.read_idmp()?);
+        }
+        Ok(())
+    }
+
+    fn read_idmp(&mut self) -> Result<Idmp> {
+        let (duration_s, entries_max) = (counter(self.decoder)?, counter(self.decoder)?);
+        let (mut seen, mut producers) = (SeenMembers::default(), Vec::new());
+        for _ in 0..self.decoder.count(PRODUCER_BYTES_MIN)? {
+            let at = self.decoder.position();
+            let name = self.decoder.string_to_own()?;
+            if !seen.insert(Item::Bytes(&name)) {
+                return Err(Error::new(at, Reason::Duplicate));
+            }
+            producers.push(Producer { name, entries: self.producer_entries()? });
+        }
+        let (added, duplicates) = (counter(self.decoder)?, counter(self.decoder)?);
+        Ok(Idmp { duration_s, entries_max, producers, added, duplicates })
+    }
+
+    fn producer_entries(&mut self) -> Result<Vec<(Vec<u8>, Id)>> {
+        let (mut seen, mut entries) = (SeenMembers::default(), Vec::new());
+        for _ in 0..self.decoder.count(IID_BYTES_MIN)? {
+            let at = self.decoder.position();
+            let iid = self.decoder.string_to_own()?;
+            if !seen.insert(Item::Bytes(&iid)) {
+                return Err(Error::new(at, Reason::Duplicate));
+            }
+            entries.push((iid, id(self.decoder)?));
+        }
+        Ok(entries)
     }
 
     /// Whether the entries contradict the stream's counters or ids, see
@@ -72,10 +122,29 @@ impl<'d, S: Source> Groups<'d, S> {
         };
         let mut pending = self.pending()?;
         let consumers = self.consumers(&mut pending)?;
-        if pending.iter().any(|pending| pending.consumer == NOBODY) {
+        let released = if self.form < 5 { Vec::new() } else { self.released(&pending)? };
+        let owned = pending.iter().filter(|pending| pending.consumer != NOBODY).count();
+        if owned + released.len() != pending.len() {
             return Err(Error::new(at, Reason::Pending));
         }
-        Ok(Some(Group { name, last_id, entries_read, pending, consumers }))
+        self.read_end()?;
+        Ok(Some(Group { name, last_id, entries_read, pending, consumers, released }))
+    }
+
+    /// Reads the ids of pending entries without an owner.
+    fn released(&mut self, pending: &[Pending]) -> Result<Vec<Id>> {
+        let (mut released, mut seen) = (Vec::new(), HashSet::new());
+        for _ in 0..self.decoder.count(ID_BYTES)? {
+            let at = self.decoder.position();
+            let id = Id::from_bytes(self.decoder.fixed()?);
+            let place = pending.binary_search_by_key(&id, |pending| pending.id);
+            let is_unowned = place.is_ok_and(|place| pending[place].consumer == NOBODY);
+            if !is_unowned || !seen.insert(id) {
+                return Err(Error::new(at, Reason::Pending));
+            }
+            released.push(id);
+        }
+        Ok(released)
     }
 
     fn entries_read(&mut self) -> Result<Option<u64>> {

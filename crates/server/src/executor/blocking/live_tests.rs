@@ -351,3 +351,20 @@ fn every_element_is_popped_at_most_once() {
     live.verify();
     live.stop();
 }
+
+/// Its waiter is run again, finds nothing and keeps waiting.
+#[test]
+fn keys_that_expire_within_a_transaction_serve_nobody() {
+    let live = Live::start(2, &["--enable-debug-command", "yes"]);
+    let (mut client, mut pusher) = (live.connect(), live.connect());
+    say(&mut client, "BLPOP k 0");
+    live.await_blocked(1);
+    for line in ["MULTI", "RPUSH k a", "PEXPIRE k 60", "DEBUG SLEEP 0.15", "EXEC"] {
+        pusher.run(line);
+    }
+    live.await_blocked(1);
+    assert_eq!(pusher.run("RPUSH k b"), Value::Int(1));
+    assert_eq!(text(&mut client), "[\"k\", \"b\"]");
+    live.verify();
+    live.stop();
+}

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::{Key, SlotGuard};
 
@@ -13,7 +14,7 @@ use crate::observe::{self, commandlog::Spent};
 use crate::server::Server;
 use evenkeel_acl::Access;
 use evenkeel_client::session::Session;
-use evenkeel_client::waiting::{Blocked, Resumed};
+use evenkeel_client::waiting::{Blocked, NEVER, Resumed};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode};
 use evenkeel_command::reply::Reply;
@@ -69,7 +70,8 @@ impl Host<'_> {
             reply = blocked.empty_reply();
             Err(Error::abandoned())
         });
-        if matches!(done, Ok(Flow::Block(_))) {
+        if let Ok(Flow::Block(wait)) = &done {
+            blocked.retry_ms.fetch_min(wait.retry_ms.unwrap_or(NEVER), Relaxed);
             return None;
         }
         claimed.finish();

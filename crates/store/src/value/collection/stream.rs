@@ -7,6 +7,7 @@ mod codec;
 mod entries;
 mod group;
 mod id;
+mod idmp;
 mod ids;
 mod log;
 
@@ -16,6 +17,7 @@ pub use codec::{Entry, Fields, NAMES_MAX};
 pub use entries::{Entries, EntryRange, NodeLimits};
 pub use group::{Consumer, Delivery, Group, Pending};
 pub use id::StreamId;
+pub use idmp::{DURATION_S_MAX, ENTRIES_MAX_MAX, Idmp, Producer};
 pub use log::Log;
 
 use super::named::Named;
@@ -46,6 +48,8 @@ pub struct Stream(Shared<Body>);
 struct Body {
     log: Log,
     groups: Named<Group>,
+    /// `None` until it is used.
+    idmp: Option<Box<Idmp>>,
     /// The stream has been written to, so it exists, even if it is empty.
     exists: bool,
 }
@@ -54,7 +58,7 @@ impl Collection for Stream {
     const KIND: Kind = Kind::Stream;
 
     fn new() -> Stream {
-        Stream(Shared::new(Body { log: Log::new(), groups: Named::default(), exists: false }))
+        Stream(Shared::new(Body { log: Log::new(), groups: Named::default(), idmp: None, exists: false }))
     }
 
     /// Only before the first write: a stream without entries exists as well.
@@ -188,6 +192,16 @@ impl Stream {
         Some(self.body().groups.remove(name)?.into_cut())
     }
 
+    // Idempotent production.
+
+    pub fn idmp(&self) -> Option<&Idmp> {
+        self.0.idmp.as_deref()
+    }
+
+    pub fn idmp_mut(&mut self) -> &mut Idmp {
+        self.body().idmp.get_or_insert_default()
+    }
+
     // References.
 
     /// Returns true if a group has the entry pending, or has still to deliver it.
@@ -241,7 +255,8 @@ impl Stream {
     /// Bytes of memory, shared or not.
     pub fn memory(&self) -> usize {
         let groups: usize = self.groups().map(|(name, group)| name.len() + group.memory()).sum();
-        size_of::<Body>() + size_of::<u64>() + self.entries().tree().memory() + groups
+        let idmp = self.idmp().map_or(0, Idmp::memory);
+        size_of::<Body>() + size_of::<u64>() + self.entries().tree().memory() + groups + idmp
     }
 
     /// Bytes of memory of pages that other streams refer to as well: all of them if there are more than
@@ -280,7 +295,8 @@ impl Stream {
 
     pub(crate) fn weight(&self) -> usize {
         let entries = self.entries().tree().weight();
-        if self.groups_len() > group::FEW {
+        let is_complex = |idmp: &Idmp| idmp.producers_len() > 0;
+        if self.groups_len() > group::FEW || self.idmp().is_some_and(is_complex) {
             return usize::MAX;
         }
         self.groups().map(|(_, group)| group.weight()).fold(entries, usize::saturating_add)

@@ -10,6 +10,9 @@
 //! consumer's. So acknowledging, claiming and reading a range of a million of them are walks down two trees.
 //! The group's items refer to their consumer by a number, of a single byte while there are few, and a third
 //! tree has the names of the numbers.
+//!
+//! A released entry (XNACK) is pending and belongs to no consumer. Its item has a rank in place of the time:
+//! released entries are in the order in which they were released.
 
 use super::super::Cut;
 use super::super::named::Named;
@@ -31,6 +34,9 @@ pub struct Group {
     names: Tree,
     /// The first unused number, or [`NOBODY`].
     free: u32,
+    /// Number of released entries, and the rank of the next.
+    released: u64,
+    next_rank: u64,
 }
 
 const NOBODY: u32 = u32::MAX;
@@ -50,8 +56,12 @@ pub struct Consumer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending<'a> {
     pub id: StreamId,
+    /// Empty for a released entry.
     pub consumer: &'a [u8],
+    /// At time zero for a released entry.
     pub delivery: Delivery,
+    /// The place of a released entry among the released entries.
+    pub rank: Option<u64>,
 }
 
 /// Time of the last delivery of an entry, and the number of deliveries.
@@ -102,7 +112,7 @@ impl Group {
     /// `entries_read`: number of entries up to and including `last_id`, if known.
     pub fn new(last_id: StreamId, entries_read: Option<u64>) -> Group {
         let (pending, consumers, names) = (Ids::new(), Named::default(), Tree::new());
-        Group { last_id, entries_read, pending, consumers, names, free: NOBODY }
+        Group { last_id, entries_read, pending, consumers, names, free: NOBODY, released: 0, next_rank: 0 }
     }
 
     /// The last entry that was delivered.
@@ -135,17 +145,11 @@ impl Group {
         }
     }
 
-    /// Number of entries still to be delivered, if it can be determined; computed as in Redis. After
-    /// trimming, it is the length if the group stands before the first entry and no entry was deleted behind
-    /// that: so since Redis 7.2.6, which before that also counted the trimmed entries.
+    /// Number of entries still to be delivered, if it can be determined; computed as in Valkey and in Redis
+    /// up to 7.2.5, which count trimmed entries too. (Later versions of Redis take the length after a trim.)
     pub fn lag(&self, log: &Log) -> Option<u64> {
-        let len = log.entries().len();
-        if log.added() == 0 || len == 0 {
+        if log.added() == 0 {
             return Some(0);
-        }
-        let is_shorter = log.added() > len;
-        if is_shorter && self.last_id < log.first_id() && !log.has_gap_from(log.first_id()) {
-            return Some(len);
         }
         let read = match self.entries_read {
             Some(read) if !log.has_gap_from(self.last_id) => Some(read),
@@ -242,7 +246,40 @@ impl Group {
 
     fn pending_of<'a>(&'a self, id: StreamId, text: &[u8]) -> Pending<'a> {
         let Note { delivery, consumer } = Note::read(id, text);
-        Pending { id, consumer: self.name_of(consumer), delivery }
+        if consumer == NOBODY {
+            let (rank, delivery) = (Some(delivery.at_ms), Delivery { at_ms: 0, ..delivery });
+            return Pending { id, consumer: b"", delivery, rank };
+        }
+        Pending { id, consumer: self.name_of(consumer), delivery, rank: None }
+    }
+
+    /// Number of released entries.
+    pub fn released_len(&self) -> u64 {
+        self.released
+    }
+
+    /// Released entries, in the order in which they were released.
+    pub fn released(&self) -> Vec<Pending<'_>> {
+        if self.released == 0 {
+            return Vec::new();
+        }
+        let all = self.pending_range(StreamId::MIN, StreamId::MAX);
+        let mut released: Vec<Pending<'_>> = all.filter(|one| one.rank.is_some()).collect();
+        released.sort_unstable_by_key(|one| one.rank);
+        released
+    }
+
+    /// Takes an entry from its consumer, if it has one, and leaves it pending, behind all released entries.
+    /// `count`: its number of deliveries.
+    pub fn release(&mut self, id: StreamId, count: u64) {
+        let note = Note { delivery: Delivery { at_ms: self.next_rank, count }, consumer: NOBODY };
+        self.next_rank += 1;
+        let before =
+            note.with_bytes(id, |text| self.pending.set(id, text, |text| Note::read(id, text).consumer));
+        self.released += 1;
+        if let Some(before) = before {
+            self.take_from(before, id);
+        }
     }
 
     /// Delivers entries to a consumer, which exists, and counts it as their first delivery.
@@ -284,6 +321,10 @@ impl Group {
     }
 
     fn take_from(&mut self, number: u32, id: StreamId) {
+        if number == NOBODY {
+            self.released -= 1;
+            return;
+        }
         let name = self.names.get(number.into()).expect("a consumer that is named in a note is there");
         let consumer = self.consumers.get_mut(name).expect("a number stands for a consumer");
         consumer.pending.remove(id, |_| ());
@@ -324,7 +365,8 @@ impl Group {
             }
             pending += consumer.pending_len();
         }
-        assert_eq!(pending, self.pending_len(), "every pending entry has one consumer");
+        assert_eq!(self.released().len() as u64, self.released, "released entries are counted");
+        assert_eq!(pending + self.released, self.pending_len(), "every other pending entry has one consumer");
     }
 }
 
