@@ -5,7 +5,7 @@
 
 use super::typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
+    OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised, VersionCheck,
 };
 use super::value::Word;
 use std::path::PathBuf;
@@ -160,6 +160,7 @@ pub struct Fields {
     pub dbfilename: PathBuf,
     pub rdbcompression: bool,
     pub rdbchecksum: bool,
+    pub rdb_version_check: VersionCheck,
     pub rdb_save_incremental_fsync: bool,
     /// Microseconds of delay per key of a snapshot; negative: a microsecond per that many keys.
     pub rdb_key_save_delay: i32,
@@ -181,6 +182,8 @@ pub struct Fields {
     /// The append-only file bypasses the page cache where possible and worthwhile.
     pub appendonly_direct_io: bool,
     pub aof_load_truncated: bool,
+    /// The most bytes of a damaged end that a load removes; zero: none.
+    pub aof_load_corrupt_tail_max_size: u64,
     pub aof_timestamp_enabled: bool,
     pub aof_use_rdb_preamble: bool,
     pub aof_disable_auto_gc: bool,

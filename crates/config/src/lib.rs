@@ -40,7 +40,7 @@ pub use line::{plain_or_quoted, quoted, split as split_words};
 pub use rewrite::{ConfigFile, Extent, replace as replace_file};
 pub use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
+    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised, VersionCheck,
 };
 pub use value::{Word, memory_size};
 
@@ -191,6 +191,14 @@ impl Settings {
         let mut new = self.clone();
         new.fields.skips_checksums = skips;
         new
+    }
+
+    /// The versions of the RDB format that are read.
+    pub fn rdb_versions(&self) -> evenkeel_rdb::Versions {
+        match self.rdb_version_check {
+            VersionCheck::Strict => evenkeel_rdb::Versions::Known,
+            VersionCheck::Relaxed => evenkeel_rdb::Versions::Any,
+        }
     }
 
     fn check_change(&self, name: &[u8], word: &[u8], again: bool, local: bool) -> Result<(), SetError> {

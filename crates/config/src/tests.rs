@@ -68,6 +68,9 @@ const VALKEY: &str = "
     unixsocketgroup
 ";
 
+/// Names of later versions of Redis.
+const REDIS_8: &str = "aof-load-corrupt-tail-max-size";
+
 /// Names that Redis or Valkey answers only when asked by the full name.
 const HIDDEN: &str = "
     aof-disable-auto-gc cluster-message-gossip-perc cluster-ping-interval debug-context
@@ -134,7 +137,8 @@ fn every_name_of_the_peers_is_known() {
 
 #[test]
 fn no_name_is_ours_alone_but_those_we_mean() {
-    let known: Vec<_> = [REDIS, VALKEY, HIDDEN, OURS].into_iter().flat_map(str::split_whitespace).collect();
+    let known: Vec<_> =
+        [REDIS, VALKEY, REDIS_8, HIDDEN, OURS].into_iter().flat_map(str::split_whitespace).collect();
     for name in settings().flat_map(Directive::names) {
         assert!(known.contains(&name), "{name}");
     }
