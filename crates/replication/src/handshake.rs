@@ -56,7 +56,7 @@ fn log_in(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended
     words.push(&settings.masterauth);
     let answer = exchange(conn, &words)?;
     if answer.starts_with(b"-") {
-        return Err(Ended::Broken(format!("Unable to AUTH to MASTER: {}", shown(&answer))));
+        return Err(Ended::Broken(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
     }
     Ok(())
 }
