@@ -4,6 +4,7 @@
 //! A file that is damaged in the middle, with whole commands behind, is handled as by `check --fix`: the
 //! bytes to be cut off are reported before that is done. Lines are counted to the first incomplete command.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufRead, Write};
@@ -15,13 +16,13 @@ use evenkeel_config::cause;
 use evenkeel_rdb::Reason;
 use evenkeel_rdb::aof::PartKind;
 use evenkeel_rdb::aof::check::{AofReport, Cut, CutRefusal, PartContent, PartReport};
-use evenkeel_rdb::file::{self, Checksum};
+use evenkeel_rdb::file::{self, Checksum, Header, Kind, Type};
 
 /// The tool by whose name the program was called, and its arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     Aof(Aof),
-    Rdb(PathBuf),
+    Rdb(Rdb),
     /// The arguments are invalid.
     Usage(&'static str),
 }
@@ -33,19 +34,38 @@ pub(crate) struct Aof {
     moment: Option<i64>,
 }
 
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rdb {
+    path: PathBuf,
+    /// Show statistics in this format.
+    stats: Option<StatsFormat>,
+    /// The file that the statistics are written to.
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StatsFormat {
+    Table,
+    Info,
+    Csv,
+}
+
+/// Length of a file's header, behind which its version is known.
+const HEADER: usize = 9;
+
 const AOF_USAGE: &str =
     "Usage: redis-check-aof [--fix|--truncate-to-timestamp $timestamp] <file.manifest|file.aof>";
-const RDB_USAGE: &str = "Usage: redis-check-rdb <rdb-file-name>";
+const RDB_USAGE: &str =
+    "Usage: redis-check-rdb <rdb-file-name> [--format table|info|csv] [--stats] [--output <file>]";
 
 impl Tool {
     /// Returns `None` if the program was called by another name.
     pub(crate) fn from(program: &OsStr, args: &[OsString]) -> Option<Tool> {
         match Path::new(program).file_name()?.to_str()? {
             "redis-check-aof" | "valkey-check-aof" => Some(Tool::aof(args).unwrap_or(Tool::Usage(AOF_USAGE))),
-            "redis-check-rdb" | "valkey-check-rdb" => Some(match args {
-                [path] => Tool::Rdb(path.into()),
-                _ => Tool::Usage(RDB_USAGE),
-            }),
+            "redis-check-rdb" | "valkey-check-rdb" => {
+                Some(Rdb::parse(args).map_or(Tool::Usage(RDB_USAGE), Tool::Rdb))
+            }
             _ => None,
         }
     }
@@ -66,10 +86,113 @@ impl Tool {
         let mut out = io::stdout().lock();
         let well = match self {
             Tool::Aof(aof) => aof.run(&mut io::stdin().lock(), &mut out),
-            Tool::Rdb(path) => run_rdb(path, &mut out),
+            Tool::Rdb(rdb) => rdb.run(&mut out),
             Tool::Usage(text) => writeln!(out, "{text}").map(|()| false),
         };
         if well.unwrap_or(false) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl Rdb {
+    fn parse(args: &[OsString]) -> Option<Rdb> {
+        let (path, mut rest) = args.split_first()?;
+        let (mut shows, mut format, mut output) = (false, StatsFormat::Table, None);
+        while let [option, behind @ ..] = rest {
+            rest = behind;
+            match (option.to_str()?, behind) {
+                ("--stats", _) => shows = true,
+                ("--format", [name, behind @ ..]) => {
+                    format = match name.to_str()? {
+                        "table" => StatsFormat::Table,
+                        "info" => StatsFormat::Info,
+                        "csv" => StatsFormat::Csv,
+                        _ => return None,
+                    };
+                    rest = behind;
+                }
+                ("--output", [path, behind @ ..]) => {
+                    output = Some(path.into());
+                    rest = behind;
+                }
+                _ => return None,
+            }
+        }
+        Some(Rdb { path: path.into(), stats: shows.then_some(format), output })
+    }
+
+    /// Runs the tool. Returns whether the file is intact.
+    pub(super) fn run(&self, out: &mut impl Write) -> io::Result<bool> {
+        let path = &self.path;
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) => {
+                writeln!(out, "Cannot open file {}: {}", path.display(), cause(&error))?;
+                return Ok(false);
+            }
+        };
+        let len = file.metadata().map(|metadata| metadata.len()).ok();
+        let report = file::check(file, len);
+        say_snapshot(&report, report.failure.as_ref(), path, out)?;
+        match (self.stats, &self.output) {
+            (None, _) => {}
+            (Some(format), None) => say_stats(&report, format, out)?,
+            (Some(format), Some(output)) => match File::create(output) {
+                Ok(mut output) => say_stats(&report, format, &mut output)?,
+                Err(error) => {
+                    writeln!(out, "Cannot open output file: '{}': {}", output.display(), cause(&error))?;
+                    return Ok(false);
+                }
+            },
+        }
+        Ok(report.is_sound())
+    }
+}
+
+const TYPES: [Type; 6] = [Type::String, Type::List, Type::Set, Type::SortedSet, Type::Hash, Type::Stream];
+
+/// Figures of the keys of a type in a database, with their names in the output of valkey-check-rdb.
+#[rustfmt::skip]
+const STATS: [(&str, fn(&Kind) -> String); 4] = [
+    ("keys.total",        |kind| kind.keys.to_string()),
+    ("expire_keys.total", |kind| kind.expiring.to_string()),
+    ("elements.total",    |kind| kind.elements.to_string()),
+    ("elements.num.avg",  |kind| format!("{:.2}", kind.elements as f64 / kind.keys.max(1) as f64)),
+];
+
+/// Shows the keys of each type, for the first database and each other that the file names.
+fn say_stats(report: &file::FileReport, format: StatsFormat, out: &mut impl Write) -> io::Result<()> {
+    let databases: BTreeSet<u64> = report.databases.keys().copied().chain([0]).collect();
+    for database in databases {
+        let kinds = TYPES.map(|of| (of, report.kinds.get(&(database, of)).copied().unwrap_or_default()));
+        if format != StatsFormat::Info {
+            let names = TYPES.map(|of| of.name().to_owned());
+            say_row(&format!("db.{database}.type.name"), &names, format, out)?;
+        }
+        for (name, figure) in STATS {
+            match format {
+                StatsFormat::Info => {
+                    for (of, kind) in &kinds {
+                        writeln!(out, "[info] db.{database}.type.{}.{name}:{}", of.name(), figure(kind))?;
+                    }
+                }
+                _ => {
+                    let figures = kinds.map(|(_, kind)| figure(&kind));
+                    say_row(&format!("db.{database}.{name}"), &figures, format, out)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn say_row(name: &str, cells: &[String], format: StatsFormat, out: &mut impl Write) -> io::Result<()> {
+    match format {
+        StatsFormat::Csv => writeln!(out, "{name},{}", cells.join(",")),
+        _ => {
+            write!(out, "{name:<30}")?;
+            cells.iter().try_for_each(|cell| write!(out, "\t{cell:<5}"))?;
+            writeln!(out)
+        }
     }
 }
 
@@ -283,20 +406,6 @@ fn format_of(part: &PartReport) -> &'static str {
     if is_snapshot { "RDB" } else { "RESP" }
 }
 
-fn run_rdb(path: &Path, out: &mut impl Write) -> io::Result<bool> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) => {
-            writeln!(out, "Cannot open file {}: {}", path.display(), cause(&error))?;
-            return Ok(false);
-        }
-    };
-    let len = file.metadata().map(|metadata| metadata.len()).ok();
-    let report = file::check(file, len);
-    say_snapshot(&report, report.failure.as_ref(), path, out)?;
-    Ok(report.is_sound())
-}
-
 fn say_snapshot(
     report: &file::FileReport,
     failure: Option<&file::Failure>,
@@ -304,6 +413,10 @@ fn say_snapshot(
     out: &mut impl Write,
 ) -> io::Result<()> {
     writeln!(out, "[offset 0] Checking RDB file {}", path.display())?;
+    if let Some(header) = report.header.filter(|header| !header.is_known()) {
+        let age = if header.is_of_valkey() { "Future" } else { "Foreign" };
+        writeln!(out, "[offset {HEADER}] {age} RDB version {} detected", header.version)?;
+    }
     for (name, value) in &report.aux {
         writeln!(out, "[info] AUX FIELD {} = '{}'", name.escape_ascii(), value.escape_ascii())?;
     }
@@ -312,9 +425,14 @@ fn say_snapshot(
         writeln!(out, "[offset {end}] Checksum OK")?;
     }
     match failure {
+        None if report.header.is_some_and(|header| !header.is_known()) => writeln!(
+            out,
+            "[offset {end}] \\o/ RDB looks OK, but loading requires config 'rdb-version-check relaxed'"
+        )?,
         None => writeln!(out, "[offset {end}] \\o/ RDB looks OK! \\o/")?,
         Some(failure) => {
-            writeln!(out, "--- RDB ERROR DETECTED ---\n[offset {}] {failure}", failure.error.at)?;
+            let reason = described(failure, report.header);
+            writeln!(out, "--- RDB ERROR DETECTED ---\n[offset {}] {reason}", failure.error.at)?;
             if let Some(place) = &failure.place {
                 writeln!(out, "[additional info] Reading key '{}'", place.key.escape_ascii())?;
             }
@@ -322,5 +440,22 @@ fn say_snapshot(
     }
     let expiring: u64 = report.databases.values().map(|database| database.expiring).sum();
     writeln!(out, "[info] {} keys read", report.keys())?;
-    writeln!(out, "[info] {expiring} expires")
+    writeln!(out, "[info] {expiring} expires")?;
+    writeln!(out, "[info] {} functions", report.functions.len())
+}
+
+/// Describes a fault. An unknown type in a file of an unknown version is no damage.
+fn described(failure: &file::Failure, header: Option<Header>) -> String {
+    match (failure.error.reason, header.filter(|header| !header.is_known())) {
+        (
+            Reason::UnknownOpcode(number)
+            | Reason::UnknownType(number)
+            | Reason::ForeignOpcode { opcode: number, .. },
+            Some(header),
+        ) => {
+            let age = if header.is_of_valkey() { "future" } else { "foreign" };
+            format!("Unknown object type {number} in RDB file with {age} version {}", header.version)
+        }
+        _ => failure.to_string(),
+    }
 }

@@ -335,3 +335,63 @@ fn tail_contents_are_reported_and_restored_before_truncation() {
     assert!(output.contains("renamed to a.tail.unused.1") && well, "{output}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
 }
+
+fn check_rdb(folder: &Folder, args: &[&str]) -> (String, bool) {
+    let mut args: Vec<OsString> = args.iter().map(OsString::from).collect();
+    args[0] = folder.0.join(&args[0]).into();
+    let Some(redis::Tool::Rdb(tool)) = redis::Tool::from("valkey-check-rdb".as_ref(), &args) else {
+        panic!("these are arguments of that tool")
+    };
+    let mut out = Vec::new();
+    let is_sound = tool.run(&mut out).expect("a Vec takes all");
+    (String::from_utf8(out).expect("it is text"), is_sound)
+}
+
+#[test]
+fn files_of_unknown_versions_are_checked() {
+    let later = [b"VALKEY987", &SNAPSHOT[9..]].concat();
+    let foreign = b"REDIS0075\x96\x01k\x01v";
+    let folder = Folder::with(&[("later.rdb", &later), ("foreign.rdb", foreign)]);
+    let (text, is_sound) = check_rdb(&folder, &["later.rdb"]);
+    assert!(is_sound);
+    assert!(text.contains("[offset 9] Future RDB version 987 detected\n"), "{text}");
+    assert!(
+        text.contains("RDB looks OK, but loading requires config 'rdb-version-check relaxed'\n"),
+        "{text}"
+    );
+    let (text, is_sound) = check_rdb(&folder, &["foreign.rdb"]);
+    assert!(!is_sound);
+    assert!(text.contains("[offset 9] Foreign RDB version 75 detected\n"), "{text}");
+    assert!(text.contains("Unknown object type 150 in RDB file with foreign version 75\n"), "{text}");
+    let (text, _) = folder.check(&["later.rdb"], "");
+    assert!(
+        text.contains("of version 987 (which only a server with 'rdb-version-check relaxed' loads)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn statistics_of_types_and_databases_are_shown_in_three_formats() {
+    let file = b"REDIS0010\xfe\x00\x00\x01a\x011\xfe\x07\x01\x01l\x02\x01x\x01y\xff\0\0\0\0\0\0\0\0";
+    let folder = Folder::with(&[("a.rdb", file)]);
+    let (text, _) = check_rdb(&folder, &["a.rdb", "--stats", "--format", "info"]);
+    for line in [
+        "db.0.type.string.keys.total:1",
+        "db.0.type.list.keys.total:0",
+        "db.7.type.list.keys.total:1",
+        "db.7.type.list.elements.total:2",
+        "db.7.type.stream.elements.num.avg:0.00",
+    ] {
+        assert!(text.contains(&format!("[info] {line}\n")), "{line} is not in {text}");
+    }
+    let (text, _) = check_rdb(&folder, &["a.rdb", "--stats", "--format", "csv"]);
+    assert!(text.contains("\ndb.7.type.name,string,list,set,zset,hash,stream\n"), "{text}");
+    assert!(text.contains("\ndb.7.keys.total,0,1,0,0,0,0\n"), "{text}");
+    let output = folder.0.join("out").display().to_string();
+    let (text, _) = check_rdb(&folder, &["a.rdb", "--stats", "--output", &output]);
+    assert!(!text.contains("db.7"), "{text}");
+    let written = fs::read_to_string(&output).expect("it was written");
+    assert!(written.contains("db.7.elements.total           \t0    \t2    "), "{written}");
+    let args = ["a.rdb".into(), "--format".into()];
+    assert!(matches!(redis::Tool::from("redis-check-rdb".as_ref(), &args), Some(redis::Tool::Usage(_))));
+}

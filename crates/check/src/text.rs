@@ -110,6 +110,9 @@ fn snapshot_held(snapshot: &file::FileReport) -> String {
     let mut out = String::from("a snapshot");
     if let Some(header) = &snapshot.header {
         write!(out, " of version {}", header.version).expect(WRITTEN);
+        if !header.is_known() {
+            out.push_str(" (which only a server with 'rdb-version-check relaxed' loads)");
+        }
     }
     let databases = snapshot.databases.len() as u64;
     write!(out, ", {} in {}", count(snapshot.keys(), "key"), count(databases, "database")).expect(WRITTEN);

@@ -147,3 +147,26 @@ fn put<T: Collection>(
 ) {
     guard.set_collection(key, value, form, deadline);
 }
+
+/// Returns the name of a stored form, by the number of its type.
+pub fn name_of_form(kind: u8) -> &'static str {
+    match kind {
+        0 => "String",
+        1 => "List",
+        2 => "Set",
+        3 | 5 => "Zset",
+        4 | 22..=25 => "Hash",
+        9 => "Zipmap",
+        10 => "List ziplist",
+        11 => "Intset",
+        12 => "Zset ziplist",
+        13 => "Hash ziplist",
+        14 => "Quicklist ziplist",
+        15 | 19 | 21 => "Stream listpack",
+        16 => "Hash listpack",
+        17 => "Zset listpack",
+        18 => "Quicklist listpack",
+        20 => "Set listpack",
+        _ => "Payload",
+    }
+}

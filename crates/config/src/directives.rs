@@ -16,7 +16,7 @@ use super::file::{self, Handler};
 use super::lists::*;
 use super::typed::{
     AuthClients, CertifiedUser, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogFormat, LogLevel, LogTimes,
-    OomScore, Permit, Policy, Supervised, Typed,
+    OomScore, Permit, Policy, Supervised, Typed, VersionCheck,
 };
 use super::value::{Before, Range, Reason, Value, ValueKind, Word};
 
@@ -230,6 +230,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("activerehashing",               Flag,   "yes",     "hash tables always grow incrementally"),
     live ("always-show-logo",              Flag,   "no",      field!(always_show_logo)).at_start(),
     live ("aof-disable-auto-gc",           Flag,   "no",      field!(aof_disable_auto_gc)),
+    live ("aof-load-corrupt-tail-max-size", memory(0, LONG_MAX), "0",
+          field!(aof_load_corrupt_tail_max_size)),
     live ("aof-load-truncated",            Flag,   "yes",     field!(aof_load_truncated)),
     inert("aof-rewrite-incremental-fsync", Flag,   "yes",     "see 'rdb-save-incremental-fsync'"),
     live ("aof-timestamp-enabled",         Flag,   "no",      field!(aof_timestamp_enabled)),
@@ -398,8 +400,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("rdb-del-sync-files",            Flag,   "no",      field!(rdb_del_sync_files)),
     live ("rdb-key-save-delay",            DELAY,  "0",       field!(rdb_key_save_delay)).hidden(),
     live ("rdb-save-incremental-fsync",    Flag,   "yes",     field!(rdb_save_incremental_fsync)),
-    inert("rdb-version-check",             Choice(&["strict", "relaxed"]), "strict",
-          "files of an unknown version are always refused").missed(),
+    live ("rdb-version-check",             Choice(VersionCheck::NAMES), "strict",
+          field!(rdb_version_check)),
     live ("rdbchecksum",                   Flag,   "yes",     field!(rdbchecksum)).at_start(),
     live ("rdbcompression",                Flag,   "yes",     field!(rdbcompression)),
     inert("rdma-bind",                     List(&ADDRESSES), "", NO_RDMA).missed(),

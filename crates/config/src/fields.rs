@@ -6,7 +6,7 @@
 use super::typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
     LogLevel, LogTimes, OomScore, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions,
-    Supervised,
+    Supervised, VersionCheck,
 };
 use super::value::Word;
 use std::path::PathBuf;
@@ -178,6 +178,7 @@ pub struct Fields {
     pub dbfilename: PathBuf,
     pub rdbcompression: bool,
     pub rdbchecksum: bool,
+    pub rdb_version_check: VersionCheck,
     pub rdb_save_incremental_fsync: bool,
     /// Microseconds of delay per key of a snapshot; negative: a microsecond per that many keys.
     pub rdb_key_save_delay: i32,
@@ -199,6 +200,8 @@ pub struct Fields {
     /// The append-only file bypasses the page cache where possible and worthwhile.
     pub appendonly_direct_io: bool,
     pub aof_load_truncated: bool,
+    /// The most bytes of a damaged end that a load removes; zero: none.
+    pub aof_load_corrupt_tail_max_size: u64,
     pub aof_timestamp_enabled: bool,
     pub aof_use_rdb_preamble: bool,
     pub aof_disable_auto_gc: bool,

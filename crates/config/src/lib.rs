@@ -41,7 +41,7 @@ pub use rewrite::{ConfigFile, Extent, replace as replace_file};
 pub use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
     LogLevel, LogTimes, OomScore, OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint,
-    ShutdownOptions, Supervised,
+    ShutdownOptions, Supervised, VersionCheck,
 };
 pub use value::{Word, memory_size};
 
@@ -207,6 +207,14 @@ impl Settings {
         let mut new = self.clone();
         new.fields.skips_checksums = skips;
         new
+    }
+
+    /// The versions of the RDB format that are read.
+    pub fn rdb_versions(&self) -> evenkeel_rdb::Versions {
+        match self.rdb_version_check {
+            VersionCheck::Strict => evenkeel_rdb::Versions::Known,
+            VersionCheck::Relaxed => evenkeel_rdb::Versions::Any,
+        }
     }
 
     fn check_change(&self, name: &[u8], word: &[u8], again: bool, local: bool) -> Result<(), SetError> {

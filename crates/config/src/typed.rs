@@ -468,6 +468,14 @@ choices! {
 }
 
 choices! {
+    /// The versions of the RDB format that are read.
+    VersionCheck {
+        Strict = "strict",
+        Relaxed = "relaxed",
+    }
+}
+
+choices! {
     /// The clients that may use a potentially harmful command.
     Permit {
         Nobody = "no",

@@ -62,7 +62,7 @@ impl Manager {
     pub fn notify_ready(&self, is_replica: bool) {
         let status = match is_replica {
             false => "Ready to accept connections",
-            true => "Ready to accept connections in read-only mode. Waiting for MASTER <-> REPLICA sync",
+            true => "Ready to accept connections in read-only mode. Waiting for PRIMARY <-> REPLICA sync",
         };
         self.notify(&format!("STATUS={status}\nREADY=1\n"));
     }

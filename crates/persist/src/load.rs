@@ -36,6 +36,12 @@ use evenkeel_scripting::machine;
 /// Batches that wait for a decoder: enough to keep the threads busy, at 2 MB each.
 const BATCHES_WAITING: usize = 4;
 
+/// Stands in the reason of a load that a damaged value has ended.
+pub const INTEGRITY: &str = "integrity check failed";
+
+/// Longest part of a key in the server log, in bytes.
+const NAME_SHOWN_MAX: usize = 100;
+
 /// Skipped keys of a kind that the server log names; more are only counted.
 const SHOWN: u64 = 10;
 
@@ -102,6 +108,10 @@ impl From<Failure> for Ended {
     fn from(failure: Failure) -> Ended {
         let mark = match failure.error.reason {
             Reason::Checksum => "RDB CRC error: ",
+            Reason::UnknownOpcode(_) | Reason::UnknownType(_) => {
+                "Unknown type or opcode when loading DB. Unrecoverable error, aborting now. "
+            }
+            _ if failure.place.is_some() => "Value integrity check failed: ",
             _ => "",
         };
         Ended::Failed(format!("{mark}{failure}"))
@@ -244,7 +254,7 @@ pub(super) fn rdb<R: Read>(
     for ctx in contexts.iter_mut() {
         (ctx.now_ms, ctx.played_ms) = (how.expired_by.unwrap_or(0), clock::unix_ms());
     }
-    let mut reader = FileReader::new(input, len, ReadLimits::default())?;
+    let mut reader = open(&settings, input, len)?;
     if !settings.rdbchecksum {
         reader = reader.without_checksum();
     }
@@ -280,6 +290,25 @@ pub(super) fn rdb<R: Read>(
     let (keys, bytes) = (loading.keys.load(Relaxed), reader.position());
     let loaded = Loaded { keys, bytes, position: facts.position(), libraries: work.libraries.into_inner() };
     Ok((loaded, reader))
+}
+
+/// Reads the header; an unknown version is reported in the server log too.
+fn open<R: Read>(settings: &Settings, input: R, len: Option<u64>) -> Result<FileReader<R>, Failure> {
+    let opened = FileReader::of_versions(input, len, ReadLimits::default(), settings.rdb_versions());
+    opened.inspect_err(|failure| {
+        if let Reason::UnknownVersion(version) = failure.error.reason {
+            log::warn!("Can't handle RDB format version {version}");
+        }
+    })
+}
+
+/// Fails if the snapshot's header says that it cannot be loaded.
+pub fn check_header(persist: &Persist) -> Result<(), String> {
+    let settings = persist.core.settings();
+    match File::open(settings.dir.join(&settings.dbfilename)) {
+        Ok(file) => open(&settings, file, None).map(|_| ()).map_err(|failure| failure.to_string()),
+        Err(_) => Ok(()), // the load reports it
+    }
 }
 
 /// Turns a panic into a failure: the reader does not wait for the decoder, and the context is released.
@@ -489,7 +518,7 @@ impl Work<'_> {
 
     fn store<S: Source>(&self, ctx: &mut ThreadContext, db: u64, record: Record<'_, S>) -> Result<(), Error> {
         let (loading, keyspace) = (&self.persist.loading, &self.persist.core.keyspace);
-        let (metadata, at) = (record.metadata, record.at);
+        let (metadata, at, kind) = (record.metadata, record.at, record.kind);
         if metadata.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
             if self.how.continues_stream {
@@ -506,7 +535,10 @@ impl Work<'_> {
             self.pass_empty(&name);
             return Ok(());
         }
-        let mut formed = formed?;
+        let mut formed = formed.inspect_err(|error| {
+            let form = value_codec::name_of_form(kind);
+            log::warn!("RDB: {form} {INTEGRITY}: {error}, in key \"{}\"", shown(&name));
+        })?;
         self.drop_expired_fields(ctx, db, &name, &mut formed.value);
         if formed.is_nothing() {
             return Ok(());
@@ -619,6 +651,10 @@ impl Work<'_> {
             _ => None,
         }
     }
+}
+
+fn shown(name: &[u8]) -> String {
+    name[..name.len().min(NAME_SHOWN_MAX)].escape_ascii().to_string()
 }
 
 /// Sets or clears the state of loading.

@@ -107,6 +107,7 @@ fn reload(persist: &Arc<Persist>, options: Options) -> Result<(), String> {
 fn put_back(persist: &Arc<Persist>, options: Options) -> Result<(), String> {
     let was_incomplete = persist.is_incomplete.load(Acquire);
     if options.flush {
+        load::check_header(persist)?;
         persist.is_incomplete.store(true, Release);
         flush_all(persist);
     }

@@ -177,7 +177,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Cuts off a torn end, which a crash may leave. Any other fault is an error.
+    /// Cuts off a torn end, which a crash may leave, or a damaged end if the settings allow its size. Any
+    /// other fault is an error.
     fn forgive(
         &mut self,
         part: &Part,
@@ -185,18 +186,22 @@ impl Player<'_> {
         whole: u64,
         fault: &dyn std::fmt::Display,
     ) -> Result<(), Ended> {
-        if !is_torn || !part.last || !self.persist.core.settings().aof_load_truncated {
+        let (settings, lost) = (self.persist.core.settings(), part.size - whole);
+        let by = match is_torn {
+            true => settings.aof_load_truncated.then_some("aof-load-truncated"),
+            false => {
+                let is_short = lost <= settings.aof_load_corrupt_tail_max_size;
+                is_short.then_some("aof-load-corrupt-tail-max-size")
+            }
+        };
+        let Some(by) = by.filter(|_| part.last) else {
             let what = if is_torn { "Unexpected end of file" } else { "Bad file format" };
             let hint = "'evenkeel check DIR' reports the damage, and --fix truncates it";
             return Err(Ended::Failed(format!("{what} reading the append only file: {fault}. {hint}")));
-        }
+        };
         // Bytes behind the last complete command or transaction did not take effect.
         self.session.discard();
-        let lost = part.size - whole;
-        log::warn!(
-            "{}: {fault}. The last {lost} bytes are truncated (aof-load-truncated)",
-            part.path.display()
-        );
+        log::warn!("{}: {fault}. The last {lost} bytes are truncated ({by})", part.path.display());
         truncate(&part.path, whole).map_err(|error| Ended::Failed(error.to_string()))
     }
 
@@ -228,7 +233,8 @@ impl Player<'_> {
             let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
             let at = command.at();
             let Some(id) = table().find(command.name()) else {
-                let text = format!("Unknown command '{name}' reading the append only file at byte {at}");
+                let text =
+                    format!("Unknown command '{name}' reading the append only file at byte {at}: {said}");
                 return Err(Ended::Failed(text));
             };
             // Older servers log scripts verbatim, including scripts that failed in the end: their earlier

@@ -49,8 +49,12 @@ pub enum Reason {
     Container,
     /// A field without a value, a member without a score.
     Unpaired,
-    /// A second member or field, group or consumer of the same name.
+    /// A second member, field or group of the same name.
     Duplicate,
+    /// A second consumer of the same name in a group.
+    DuplicateConsumer,
+    /// A pending entry that a consumer owns twice.
+    DuplicatePending,
     /// Elements out of the order that this form requires.
     Order,
     /// A score that is not a number.
@@ -73,8 +77,12 @@ pub enum Reason {
     NoRdbFile,
     /// A file of a version that this crate does not know.
     UnknownVersion(u16),
+    /// The name of a job that imports slots is not as long as such names are.
+    JobName,
     /// An unknown or misplaced item between the keys of a file.
     UnknownOpcode(u8),
+    /// The same in a file of a later Redis than this crate knows.
+    ForeignOpcode { opcode: u8, version: u16 },
     /// A file whose bytes do not add up to the checksum at its end.
     Checksum,
     /// An empty list, set, sorted set or hash. The source stands behind the value: a file may be read on.
@@ -118,6 +126,9 @@ impl fmt::Display for Reason {
             Reason::Container => "unknown kind of list node",
             Reason::Unpaired => "an element without its counterpart",
             Reason::Duplicate => "a duplicate",
+            // Operators search the logs of Valkey for these two.
+            Reason::DuplicateConsumer => "Duplicate stream consumer detected",
+            Reason::DuplicatePending => "Duplicated consumer PEL entry detected",
             Reason::Order => "elements out of order",
             Reason::Score => "a score that is not a number",
             Reason::Time => "a time out of range",
@@ -129,6 +140,14 @@ impl fmt::Display for Reason {
             Reason::NoRdbFile => "this is no RDB file",
             Reason::UnknownVersion(version) => return write!(f, "unknown version {version} of RDB"),
             Reason::UnknownOpcode(opcode) => return write!(f, "unknown or misplaced opcode {opcode}"),
+            // Operators search the logs of Valkey for it.
+            Reason::ForeignOpcode { opcode, version } => {
+                return write!(
+                    f,
+                    "Can't handle foreign type or opcode {opcode} in RDB with version {version}"
+                );
+            }
+            Reason::JobName => "Invalid slot import job name length",
             Reason::Checksum => "the checksum does not match",
             Reason::Empty => "an empty collection",
         })

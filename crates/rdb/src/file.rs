@@ -28,7 +28,7 @@ mod writer;
 pub(crate) use opcode::FUNCTION_2;
 
 pub use batch::{Batch, Records};
-pub use check::{Database, FileReport, Tally, Type, check};
+pub use check::{Database, FileReport, Kind, Tally, Type, check};
 pub use header::Header;
 pub use reader::{Checksum, FilePart, FileReader, ReadLimits, Slots};
 pub use record::{Access, Failure, KeyMetadata, KeyPosition, Record};

@@ -44,12 +44,44 @@ impl Version {
 /// First version of Valkey's own numbering: type 22 has another meaning from here on.
 pub(crate) const FIRST_VALKEY_VERSION: u16 = 80;
 
-/// Highest readable version of Redis' own numbering: Redis 8.8. It adds types, and changes no older type.
+/// Last version that Redis and Valkey share.
+const LAST_COMMON_VERSION: u16 = 11;
+
+/// Highest known version of Redis' own numbering. 12 is that of Redis 7.4 to 8.2; 13 and 14 add types, which
+/// have numbers of their own, and change no older type.
 pub(crate) const REDIS_VERSION_MAX: u16 = 14;
 
-/// Whether values of this version are readable.
-pub(crate) fn is_known(version: u16) -> bool {
-    (1..=REDIS_VERSION_MAX).contains(&version) || version == FIRST_VALKEY_VERSION
+/// Highest known version of Valkey's numbering, which adds a type to version 80.
+pub(crate) const VALKEY_VERSION_MAX: u16 = 81;
+
+/// The versions that are read (`rdb-version-check`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Versions {
+    /// Those that are known completely, but perhaps for types that this crate lacks.
+    #[default]
+    Known,
+    /// Any: a value of an unknown type is an error of its own.
+    Any,
+}
+
+impl Versions {
+    pub(crate) fn contain(self, version: u16) -> bool {
+        let is_known = (1..=REDIS_VERSION_MAX).contains(&version)
+            || (FIRST_VALKEY_VERSION..=VALKEY_VERSION_MAX).contains(&version);
+        is_known || (self == Versions::Any && version > 0)
+    }
+}
+
+/// Whether an opcode means a job that imports slots. In Redis' own versions since Valkey's beginning, the
+/// same number means data of modules beside a key.
+pub(crate) fn has_slot_imports(version: u16) -> bool {
+    !(LAST_COMMON_VERSION + 1..FIRST_VALKEY_VERSION).contains(&version)
+}
+
+/// Whether it is a version of Redis' own numbering that this crate does not know, so that its unknown types
+/// may be numbers to which Valkey gives another meaning.
+pub(crate) fn is_foreign(version: u16) -> bool {
+    (REDIS_VERSION_MAX + 1..FIRST_VALKEY_VERSION).contains(&version)
 }
 
 pub(crate) const STRING: u8 = 0;

@@ -44,7 +44,7 @@ pub use encode::{
 };
 pub use error::{Error, Reason, without_numbers};
 pub use item::{Digits, Item};
-pub use kind::Version;
+pub use kind::{Version, Versions};
 pub use source::{Feed, Slice, Source};
 pub use stream::{Consumer, Group, Id, Idmp, Info, NOBODY, Pending, Producer};
 

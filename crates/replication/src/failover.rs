@@ -143,11 +143,15 @@ pub(super) fn refused(replication: &Arc<Replication>, generation: u64, reason: &
 }
 
 /// Called by the link's thread when the target has become the primary.
+///
+/// Only now do the waits of clients end: after an abort this server is the primary as before, and they wait
+/// on.
 pub(super) fn succeeded(replication: &Replication, generation: u64) {
     let state = &replication;
     // A later failover, after an aborted attempt, has another generation.
     if state.failover.is_asking() && state.link.generation() == generation {
         end(replication);
+        link::end_waits(replication);
     }
 }
 
@@ -167,16 +171,14 @@ pub(super) fn look(replication: &Arc<Replication>) {
     if !is_time_up && who_has_all(replication, &plan).is_none() {
         return;
     }
-    let has_changed = replication.with_all_held(|guard| {
+    replication.with_all_held(|guard| {
         // It may have been aborted meanwhile, or another may have begun.
-        let Some((Phase::Waiting, plan)) = replication.failover.0.lock().clone() else { return false };
+        let Some((Phase::Waiting, plan)) = replication.failover.0.lock().clone() else { return };
         let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
-        (is_time_up || who_has_all(replication, &plan).is_some())
-            && hand_over(replication, guard, plan, is_time_up)
+        if is_time_up || who_has_all(replication, &plan).is_some() {
+            hand_over(replication, guard, plan, is_time_up);
+        }
     });
-    if has_changed {
-        link::end_waits(replication);
-    }
 }
 
 /// Aborts a failover whose time has been up for long. Called periodically by another thread, since the link's
@@ -197,13 +199,8 @@ pub fn abort_late(replication: &Arc<Replication>) {
     }
 }
 
-/// Follows the replica that has everything, and returns whether it does. The caller holds all locks.
-fn hand_over(
-    replication: &Arc<Replication>,
-    guard: &mut SlotGuard<'_>,
-    plan: Plan,
-    is_time_up: bool,
-) -> bool {
+/// Follows the replica that has everything, if any. The caller holds all locks.
+fn hand_over(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up: bool) {
     let target = match (who_has_all(replication, &plan), &plan.target) {
         (Some(target), _) => {
             log::info!("Failover target {} is synced, failing over.", name(&target));
@@ -217,14 +214,13 @@ fn hand_over(
             if is_time_up {
                 abort(replication, guard, "Replica never caught up before timeout");
             }
-            return false;
+            return;
         }
     };
     let plan = Plan { target: Some(target.clone()), ..plan };
     *replication.failover.0.lock() = Some((Phase::Asking, plan));
     link::change(replication, guard, Some(target.clone()));
     link::remember(replication, Some(target));
-    true
 }
 
 /// A permitted target that has all of the stream, which itself has all records of the journal and ends with a

@@ -82,8 +82,8 @@ fn announce(snapshot: &Snapshot<'_>, to_disk: bool) {
     log::info!(
         "{}",
         match snapshot.len() {
-            None => format!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {way}"),
-            Some(len) => format!("MASTER <-> REPLICA sync: receiving {len} bytes from master {way}"),
+            None => format!("PRIMARY <-> REPLICA sync: receiving streamed RDB from master with EOF {way}"),
+            Some(len) => format!("PRIMARY <-> REPLICA sync: receiving {len} bytes from master {way}"),
         }
     );
 }
@@ -179,13 +179,13 @@ impl<'a> Installer<'a> {
             rewrite::turn_off(&self.replication.persist);
         }
         let link = &self.replication.link;
-        log::info!("MASTER <-> REPLICA sync: Flushing old data");
+        log::info!("PRIMARY <-> REPLICA sync: Flushing old data");
         if !self.empty() {
             return Err(Ended::Superseded);
         }
         link.set_position(false, 0);
         self.replication.persist.is_incomplete.store(true, Release);
-        log::info!("MASTER <-> REPLICA sync: Loading DB in memory");
+        log::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
         let loaded = self.load(input, len, Target::Visible);
         if loaded.is_err() {
             self.empty(); // partial data are unusable
@@ -215,7 +215,7 @@ impl<'a> Installer<'a> {
             self.have_all_wait()?;
         }
         link.loads_beside.store(is_served, Relaxed);
-        log::info!("MASTER <-> REPLICA sync: Loading DB in memory");
+        log::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
         let len = snapshot.len();
         let loaded = self.load(snapshot, len, Target::Hidden);
         let swapped = loaded.and_then(|loaded| self.swap(loaded, snapshot)).map_err(|ended| match ended {
@@ -285,7 +285,7 @@ impl<'a> Installer<'a> {
                 |ended| match ended {
                     load::Ended::Stopped => Ended::Superseded,
                     load::Ended::Failed(reason) => Ended::Garbled(format!(
-                        "Failed trying to load the MASTER synchronization DB: {reason}"
+                        "Failed trying to load the PRIMARY synchronization DB: {reason}"
                     )),
                 },
             )?;
@@ -374,7 +374,9 @@ fn look_through(
         ))
     };
     file.seek(SeekFrom::Start(0)).map_err(|error| Ended::Broken(error.to_string()))?;
-    let mut reader = FileReader::new(&mut *file, Some(len), ReadLimits::default()).map_err(damaged)?;
+    let versions = replication.core.settings().rdb_versions();
+    let reader = FileReader::of_versions(&mut *file, Some(len), ReadLimits::default(), versions);
+    let mut reader = reader.map_err(damaged)?;
     if !replication.core.settings().rdbchecksum {
         reader = reader.without_checksum();
     }

@@ -538,10 +538,10 @@ impl Follower {
         let replication = self.replication.clone();
         let link = &replication.link;
         self.has_stood = false;
-        log::info!("Connecting to MASTER {}:{}", target.host, target.port);
+        log::info!("Connecting to PRIMARY {}:{}", target.host, target.port);
         link.reach(&replication, generation, Phase::Connecting)?;
         let mut conn = PrimaryConnection::connect(&replication, target, generation)?;
-        log::info!("MASTER <-> REPLICA sync started");
+        log::info!("PRIMARY <-> REPLICA sync started");
         link.reach(&replication, generation, Phase::Handshake)?;
         // On a former primary, the last writes of its clients are still on their way into the stream.
         if !replication.wait_for_end_of_log(JOURNAL_TIMEOUT) {
@@ -612,7 +612,7 @@ impl Follower {
         let db = install::run(&replication, &mut *self.applier.runner, conn, new)?;
         conn.begin_to_listen();
         replication.link.metrics.full_syncs.fetch_add(1, Relaxed);
-        log::info!("MASTER <-> REPLICA sync: Finished with success");
+        log::info!("PRIMARY <-> REPLICA sync: Finished with success");
         self.applier.begin(conn.client.clone(), db);
         Ok(())
     }

@@ -75,8 +75,8 @@ impl PrimaryConnection {
         generation: u64,
     ) -> Result<PrimaryConnection, Ended> {
         let settings = replication.core.settings();
-        let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to MASTER: {error}"));
-        let mut last = Ended::broken("Unable to connect to MASTER: the host name has no address");
+        let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to PRIMARY: {error}"));
+        let mut last = Ended::broken("Unable to connect to PRIMARY: the host name has no address");
         let is_wanted =
             || replication.link.generation() == generation && !replication.core.stopping.load(Acquire);
         let resolve = |host: &str, port| match super::addresses::of(host, port, is_wanted) {
@@ -326,8 +326,8 @@ impl PrimaryConnection {
         if since.elapsed() > timeout {
             let is_up = self.replication.link.phase() >= Phase::Transfer;
             return Err(Ended::broken(match is_up {
-                true => "MASTER timeout: no data nor PING received...",
-                false => "Timeout connecting to the MASTER...",
+                true => "PRIMARY timeout: no data nor PING received...",
+                false => "Timeout connecting to the PRIMARY...",
             }));
         }
         Ok(())

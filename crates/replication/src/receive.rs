@@ -155,7 +155,7 @@ impl Read for Snapshot<'_> {
 /// Parses an announcement.
 fn form(line: &[u8]) -> Result<Form, Ended> {
     if line.starts_with(b"-") {
-        return Err(Ended::Broken(format!("MASTER aborted replication with an error: {}", shown(line))));
+        return Err(Ended::Broken(format!("PRIMARY aborted replication with an error: {}", shown(line))));
     }
     let announced = line.strip_prefix(b"$").and_then(|rest| match rest.strip_prefix(b"EOF:") {
         Some(mark) => mark.try_into().ok().map(Form::Mark),
@@ -163,7 +163,7 @@ fn form(line: &[u8]) -> Result<Form, Ended> {
     });
     announced.ok_or_else(|| {
         Ended::Garbled(format!(
-            "Bad protocol from MASTER, the first byte is not '$' (we received '{}'), are you sure the host \
+            "Bad protocol from PRIMARY, the first byte is not '$' (we received '{}'), are you sure the host \
              and port are right?",
             shown(line)
         ))
@@ -184,7 +184,7 @@ impl Received {
         let (now, process) = (evenkeel_runtime::clock::unix_ms() / 1000, std::process::id());
         let failed = |error: io::Error| {
             Ended::Broken(format!(
-                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA \
+                "Write error or short write writing to the DB dump file needed for PRIMARY <-> REPLICA \
                  synchronization, in {}: {error}",
                 folder.display()
             ))
@@ -192,7 +192,7 @@ impl Received {
         let created = temp_file::create(folder, |number| format!("temp-{}.{process}.rdb", now + number));
         let (file, path) = created.map_err(|error| {
             Ended::Broken(format!(
-                "Opening the temp file needed for MASTER <-> REPLICA synchronization, in {}: {error}",
+                "Opening the temp file needed for PRIMARY <-> REPLICA synchronization, in {}: {error}",
                 folder.display()
             ))
         })?;

@@ -18,7 +18,7 @@ use crate::server::Server;
 use crate::worker::Worker;
 use evenkeel_config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
 use evenkeel_net::listener::NOWHERE;
-use evenkeel_persist::load::{self, Ended};
+use evenkeel_persist::load::{self, Ended, INTEGRITY};
 use evenkeel_persist::lock::What;
 use evenkeel_persist::progress_bar::Bar;
 use evenkeel_persist::replay::{self, Replayed};
@@ -186,9 +186,15 @@ fn serve(launch: Launch) -> ExitCode {
         }
         Err(Ended::Stopped) => log::warn!("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
+            let is_damaged = reason.contains(INTEGRITY);
             let reason =
                 format!("Fatal error loading the DB: {reason}. No data was lost or overwritten. Exiting.");
-            return fail(reason);
+            let code = fail(reason);
+            if is_damaged {
+                log::warn!("Terminating server after rdb file reading failure.");
+                server_log::flush();
+            }
+            return code;
         }
     }
     control(&server);

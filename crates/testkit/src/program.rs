@@ -12,6 +12,7 @@ use crate::seccomp;
 /// tests with.
 const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
 const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
+const NEWEST_REDIS_VARIABLE: &str = "REDIS_8_SERVER";
 
 /// The place where `scripts/setup peers` puts the binary, under the workspace's root.
 const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
@@ -59,6 +60,12 @@ impl Program {
                 .or_else(|| existing(workspace_root().join(VALKEY_UNPACKED))),
         }?;
         Some(Program { path, prefix: Vec::new(), reference: Some(reference), forbidden: &[] })
+    }
+
+    /// Returns the binary of a later Redis, for comparisons that go beyond Redis 7.0: `REDIS_8_SERVER`.
+    pub fn newest_redis() -> Option<Program> {
+        let path = std::env::var_os(NEWEST_REDIS_VARIABLE).map(PathBuf::from)?;
+        Some(Program { path, prefix: Vec::new(), reference: Some(Reference::Redis), forbidden: &[] })
     }
 
     /// Returns the reference server's binary. If it is missing, prints a line in the test's output, or panics

@@ -7,7 +7,7 @@
 //! A large value is written and read by another thread, without locks (see `offload.rs`). A value that was
 //! read has its final form, so storing it takes no time either.
 
-use evenkeel_rdb::dump;
+use evenkeel_rdb::dump::{self, EnvelopeChecks};
 use evenkeel_store::{Access, Hasher, Key, Millis, evict};
 
 use crate::error::Error;
@@ -157,38 +157,17 @@ fn read_payload(
     hasher: &Hasher,
     by: (Millis, Origin),
 ) -> Result<Formed, Error> {
-    let opened = if settings.skips_checksums { dump::open_unchecked(payload) } else { dump::open(payload) };
-    let mut decoder = opened.map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
+    let checks =
+        EnvelopeChecks { versions: settings.rdb_versions(), skips_checksum: settings.skips_checksums };
+    let mut decoder = dump::open_with(payload, checks)
+        .map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
     let value = value_codec::read(&mut decoder, settings, hasher, by);
     let value = value.and_then(|value| decoder.finish().map(|()| value));
     value.map_err(|error| {
-        let form = form_of(payload.first().copied());
+        let form = payload.first().map_or("Payload", |kind| value_codec::name_of_form(*kind));
         log::debug!("RESTORE: {form} integrity check failed: {error}");
         Error::text("ERR Bad data format")
     })
-}
-
-/// Returns the name of a payload's form, by the number of its type.
-fn form_of(kind: Option<u8>) -> &'static str {
-    match kind {
-        Some(0) => "String",
-        Some(1) => "List",
-        Some(2) => "Set",
-        Some(3 | 5) => "Zset",
-        Some(4 | 22..=25) => "Hash",
-        Some(9) => "Zipmap",
-        Some(10) => "List ziplist",
-        Some(11) => "Intset",
-        Some(12) => "Zset ziplist",
-        Some(13) => "Hash ziplist",
-        Some(14) => "Quicklist ziplist",
-        Some(15 | 19 | 21) => "Stream listpack",
-        Some(16) => "Hash listpack",
-        Some(17) => "Zset listpack",
-        Some(18) => "Quicklist listpack",
-        Some(20) => "Set listpack",
-        _ => "Payload",
-    }
 }
 
 fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {

@@ -1,5 +1,7 @@
 //! From bytes to the store.
 
+use std::collections::HashSet;
+
 use evenkeel_rdb::{
     Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, NOBODY, Object, PIECE, Reason,
     Source,
@@ -164,8 +166,14 @@ fn read_hash<S: Source>(
 ) -> Result<Formed, Error> {
     let (mut hash, mut longest, mut timed) = (Hash::new(), 0, false);
     let (mut names, mut values) = (Digits::default(), Digits::default());
+    // The names of expired fields, which must not occur twice, either.
+    let mut gone: HashSet<Vec<u8>> = HashSet::new();
     while let Some(field) = fields.next()? {
         if field.expires.is_some_and(|deadline| deadline <= now) {
+            let name = field.name.to_vec();
+            if hash.get(hasher, now, &name).is_some() || !gone.insert(name) {
+                return Err(duplicate());
+            }
             continue;
         }
         let (name, value) = (field.name.bytes(&mut names), field.value.bytes(&mut values));
@@ -175,7 +183,7 @@ fn read_hash<S: Source>(
         longest = longest.max(name.len()).max(value.len());
         let expire = field.expires.map_or(Expire::Clear, Expire::At);
         timed |= field.expires.is_some();
-        if !hash.set(hasher, now, name, value, expire) {
+        if gone.contains(name) || !hash.set(hasher, now, name, value, expire) {
             return Err(duplicate());
         }
     }

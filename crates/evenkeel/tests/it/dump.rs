@@ -5,6 +5,7 @@ mod broken;
 mod content;
 mod exchange;
 mod migrate;
+mod oracles;
 mod samples;
 
 use evenkeel_resp::value::Value;

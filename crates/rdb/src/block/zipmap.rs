@@ -5,6 +5,9 @@
 //! field: length (a byte, or fe and u32) | bytes
 //! value: length | number of unused bytes, a byte | bytes | unused bytes
 //! ```
+//!
+//! A length below 254 in the long form is refused. Redis computes with the short form's size when it walks
+//! over such an element, and reads other bytes than those that were checked (CVE-2026-25243).
 
 use super::{Element, Flaw, fixed, span};
 use crate::error::Reason;
@@ -42,7 +45,10 @@ impl Cursor {
         }
         let (len, after) = match fixed(body, self.at)? {
             [END] => return Err(Flaw::new(self.at, Reason::EndMark)),
-            [LONG] => (u32::from_le_bytes(fixed(body, self.at + 1)?) as usize, self.at + 5),
+            [LONG] => match u32::from_le_bytes(fixed(body, self.at + 1)?) {
+                len if len < u32::from(LONG) => return Err(Flaw::new(self.at, Reason::Element)),
+                len => (len as usize, self.at + 5),
+            },
             [len] => (usize::from(len), self.at + 1),
         };
         let (start, unused) = match self.found % 2 {
@@ -76,12 +82,8 @@ mod tests {
     #[test]
     fn lengths_of_both_forms_and_unused_bytes() {
         let long = [b'y'; 300];
-        let block = [
-            &b"\x02\x03foo\x03\x02bar..\xfe\x05\x00\x00\x00hello\xfe\x2c\x01\x00\x00\x00"[..],
-            &long,
-            b"\xff",
-        ]
-        .concat();
+        let block =
+            [&b"\x02\x03foo\x03\x02bar..\x05hello\xfe\x2c\x01\x00\x00\x00"[..], &long, b"\xff"].concat();
         assert_eq!(
             items(&block),
             Ok(vec![b"foo".to_vec(), b"bar".to_vec(), b"hello".to_vec(), long.to_vec()])
@@ -98,6 +100,9 @@ mod tests {
         assert_eq!(reason(b"\x01\x01a\x01\x00b"), Reason::EndMark);
         assert_eq!(reason(b"\x01\x01a\xff\x00b\xff"), Reason::EndMark);
         assert_eq!(reason(b"\xff\x01a\x01\x00b\xff"), Reason::EndMark);
+        // A length in the long form that has a short form.
+        assert_eq!(reason(b"\x01\xfe\x01\x00\x00\x00a\x01\x00b\xff"), Reason::Element);
+        assert_eq!(reason(b"\x01\x01a\xfe\x01\x00\x00\x00\x00b\xff"), Reason::Element);
         assert_eq!(reason(b"\x01"), Reason::Count);
         assert_eq!(reason(b""), Reason::Truncated);
     }

@@ -135,7 +135,13 @@ impl Nodes {
         }
         let at = decoder.position();
         match decoder.length()? {
-            PLAIN_NODE => decoder.string_place().map(Node::Plain),
+            PLAIN_NODE => {
+                let place = decoder.string_place()?;
+                match decoder.item(place) {
+                    Item::Bytes([]) => Err(Error::new(at, Reason::Container)),
+                    _ => Ok(Node::Plain(place)),
+                }
+            }
             PACKED_NODE => decoder.packed(BlockKind::Listpack).map(Node::Packed),
             _ => Err(Error::new(at, Reason::Container)),
         }

@@ -19,6 +19,8 @@ pub struct Fields<'d, S> {
     expiry: Expiry,
     seen: Option<SeenMembers>,
     any: bool,
+    /// The last expiry of a block, whose fields ascend by it; [`Millis::MAX`]: the field does not expire.
+    latest: Millis,
     /// Offset of the last field, or of its block.
     at: u64,
 }
@@ -65,7 +67,7 @@ impl<'d, S: Source> Fields<'d, S> {
 
     fn new(decoder: &'d mut Decoder<S>, from: FieldSource, expiry: Expiry) -> Self {
         let at = decoder.position();
-        let mut fields = Fields { decoder, from, expiry, seen: None, any: false, at };
+        let mut fields = Fields { decoder, from, expiry, seen: None, any: false, latest: 0, at };
         fields.seen = fields.decoder.refuses_duplicates.then(|| SeenMembers::with_room(fields.expected()));
         fields
     }
@@ -108,7 +110,7 @@ impl<'d, S: Source> Fields<'d, S> {
                 let value = packed.counterpart(block)?;
                 let expires = match self.expiry {
                     Expiry::None => None,
-                    _ => packed_expiry(packed.counterpart(block)?)
+                    _ => packed_expiry(packed.counterpart(block)?, &mut self.latest)
                         .map_err(|reason| Error::new(self.at, reason))?,
                 };
                 Ok(Some((packed.place(name), packed.place(value), expires)))
@@ -155,10 +157,16 @@ fn expiry_behind<S: Source>(decoder: &mut Decoder<S>) -> Result<Option<Millis>> 
     }
 }
 
-fn packed_expiry(element: Element) -> std::result::Result<Option<Millis>, Reason> {
-    match element {
-        Element::Int(0) => Ok(None),
-        Element::Int(time) if (1..=REDIS_EXPIRY_MAX as i64).contains(&time) => Ok(Some(time as u64)),
-        _ => Err(Reason::Time),
+/// Reads an expiry; `latest` is that of the field before. Fields that do not expire come last.
+fn packed_expiry(element: Element, latest: &mut Millis) -> std::result::Result<Option<Millis>, Reason> {
+    let expires = match element {
+        Element::Int(0) => None,
+        Element::Int(time) if (1..=REDIS_EXPIRY_MAX as i64).contains(&time) => Some(time as u64),
+        _ => return Err(Reason::Time),
+    };
+    let order = expires.unwrap_or(Millis::MAX);
+    match order >= std::mem::replace(latest, order) {
+        true => Ok(expires),
+        false => Err(Reason::Order),
     }
 }

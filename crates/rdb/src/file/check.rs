@@ -12,6 +12,7 @@ use super::reader::{Checksum, FilePart, FileReader, ReadLimits};
 use super::record::{Failure, KeyMetadata};
 use crate::decode::Object;
 use crate::error::Error;
+use crate::kind::Versions;
 use crate::source::Source;
 
 /// The content of a file, as far as it can be read.
@@ -22,6 +23,8 @@ pub struct FileReport {
     pub aux: Vec<(Vec<u8>, Vec<u8>)>,
     pub databases: BTreeMap<u64, Database>,
     pub types: BTreeMap<Type, Tally>,
+    /// The keys of each type in each database.
+    pub kinds: BTreeMap<(u64, Type), Kind>,
     /// The code of each library.
     pub functions: Vec<Vec<u8>>,
     /// Modules with data in the file beside their values.
@@ -47,6 +50,15 @@ pub struct Database {
     pub expiring: u64,
     /// Number of keys that the file announces.
     pub announced: Option<u64>,
+}
+
+/// The keys of a type in a database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kind {
+    pub keys: u64,
+    pub expiring: u64,
+    /// As in [`Tally`].
+    pub elements: u64,
 }
 
 /// All keys of a type.
@@ -107,10 +119,10 @@ impl FileReport {
     }
 }
 
-/// Checks the file to its end. `len`: its size in bytes, if known.
+/// Checks the file to its end, whatever its version. `len`: its size in bytes, if known.
 pub fn check(file: impl Read, len: Option<u64>) -> FileReport {
     let mut report = FileReport::default();
-    match FileReader::new(file, len, ReadLimits::default()) {
+    match FileReader::of_versions(file, len, ReadLimits::default(), Versions::Any) {
         Err(failure) => report.failure = Some(failure),
         Ok(mut reader) => {
             report.header = Some(reader.header());
@@ -192,9 +204,14 @@ impl FileReport {
         elements: u64,
         bytes: u64,
     ) {
-        let database = self.database(database);
+        let number = database;
+        let database = self.database(number);
         database.keys += 1;
         database.expiring += u64::from(metadata.expires.is_some());
+        let of_kind = self.kinds.entry((number, kind)).or_default();
+        of_kind.keys += 1;
+        of_kind.expiring += u64::from(metadata.expires.is_some());
+        of_kind.elements += elements;
         let tally = self.types.entry(kind).or_default();
         tally.keys += 1;
         tally.elements += elements;

@@ -2,7 +2,7 @@
 
 use crate::Version;
 use crate::error::{Error, Reason, Result};
-use crate::kind::{self, FIRST_VALKEY_VERSION};
+use crate::kind::{FIRST_VALKEY_VERSION, Versions};
 
 pub(super) const HEADER_BYTES: usize = 9;
 
@@ -16,7 +16,7 @@ pub struct Header {
 }
 
 impl Header {
-    pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
+    pub(super) fn parse(bytes: &[u8; HEADER_BYTES], versions: Versions) -> Result<Header> {
         let (digits, of_valkey) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
             (Some(digits), _) => (digits, false),
             (_, Some(digits)) => (digits, true),
@@ -27,10 +27,20 @@ impl Header {
         }
         // at most four digits
         let version = digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0'));
-        match kind::is_known(version) && of_valkey == (version >= FIRST_VALKEY_VERSION) {
+        match versions.contain(version) && of_valkey == (version >= FIRST_VALKEY_VERSION) {
             true => Ok(Header { version }),
             false => Err(Error::new(0, Reason::UnknownVersion(version))),
         }
+    }
+
+    /// Whether all types of this version are known, so that the file is read without a request.
+    pub fn is_known(self) -> bool {
+        Versions::Known.contain(self.version)
+    }
+
+    /// Whether the version is of Valkey's numbering.
+    pub fn is_of_valkey(self) -> bool {
+        self.version >= FIRST_VALKEY_VERSION
     }
 
     pub(super) fn has_checksum(self) -> bool {
@@ -54,19 +64,27 @@ mod tests {
 
     #[test]
     fn only_known_versions_of_the_right_name_are_read() {
-        let parse = |text: &[u8; 9]| Header::parse(text).map(|header| header.version).map_err(|e| e.reason);
-        assert_eq!(parse(b"REDIS0001"), Ok(1));
-        assert_eq!(parse(b"REDIS0014"), Ok(14));
-        assert_eq!(parse(b"VALKEY080"), Ok(80));
-        for (text, version) in [
-            (b"REDIS0000", 0),
-            (b"REDIS0015", 15),
-            (b"REDIS0080", 80),
-            (b"REDIS9999", 9_999),
-            (b"VALKEY011", 11),
-            (b"VALKEY081", 81),
+        let parse_as = |text: &[u8; 9], versions| {
+            Header::parse(text, versions).map(|header| header.version).map_err(|error| error.reason)
+        };
+        let parse = |text: &[u8; 9]| parse_as(text, Versions::Known);
+        for (text, version) in [(b"REDIS0001", 1), (b"REDIS0014", 14), (b"VALKEY080", 80), (b"VALKEY081", 81)]
+        {
+            assert_eq!(parse(text), Ok(version));
+            assert_eq!(parse_as(text, Versions::Any), Ok(version));
+        }
+        for (text, version, is_consistent) in [
+            (b"REDIS0000", 0, false),
+            (b"REDIS0015", 15, true),
+            (b"REDIS0080", 80, false),
+            (b"REDIS9999", 9_999, false),
+            (b"VALKEY011", 11, false),
+            (b"VALKEY082", 82, true),
+            (b"VALKEY987", 987, true),
         ] {
-            assert_eq!(parse(text), Err(Reason::UnknownVersion(version)));
+            let refused = Err(Reason::UnknownVersion(version));
+            assert_eq!(parse(text), refused);
+            assert_eq!(parse_as(text, Versions::Any), if is_consistent { Ok(version) } else { refused });
         }
         for text in [b"REDIS 001", b"REDIS-001", b"redis0009", b"*3\r\n$3\r\nS", b"\0\0\0\0\0\0\0\0\0"] {
             assert_eq!(parse(text), Err(Reason::NoRdbFile));

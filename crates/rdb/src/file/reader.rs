@@ -9,6 +9,7 @@ use super::record::{Failure, Record};
 use crate::decode::Decoder;
 use crate::error::{Error, Reason};
 use crate::item::Item;
+use crate::kind::{self, Versions};
 use crate::source::{Feed, Source};
 
 /// Limits of the memory in use.
@@ -26,6 +27,9 @@ impl Default for ReadLimits {
         ReadLimits { block: 1 << 20, whole_max: 32 << 20 }
     }
 }
+
+/// Length of the name of a job that imports slots.
+const JOB_NAME_BYTES: usize = 40;
 
 /// The parts of a file, in file order.
 #[derive(Debug)]
@@ -98,13 +102,23 @@ pub struct FileReader<R> {
 impl<R: Read> FileReader<R> {
     /// Reads the header. `len`: the file's size in bytes, if known.
     pub fn new(inner: R, len: Option<u64>, limits: ReadLimits) -> Result<FileReader<R>, Failure> {
+        FileReader::of_versions(inner, len, limits, Versions::Known)
+    }
+
+    /// As `new`, for other versions than those that are known.
+    pub fn of_versions(
+        inner: R,
+        len: Option<u64>,
+        limits: ReadLimits,
+        versions: Versions,
+    ) -> Result<FileReader<R>, Failure> {
         let mut feed = Feed::new(inner, len);
         if !feed.reach(HEADER_BYTES)? {
             let reason = if is_start_of_header(feed.ahead()) { Reason::Truncated } else { Reason::NoRdbFile };
             return Err(Error::new(feed.ahead().len() as u64, reason).into());
         }
         feed.take(HEADER_BYTES as u64)?;
-        let header = Header::parse(feed.taken().first_chunk().expect("so many were taken"))?;
+        let header = Header::parse(feed.taken().first_chunk().expect("so many were taken"), versions)?;
         Ok(FileReader {
             decoder: Decoder::new(feed, header.version),
             header,
@@ -252,7 +266,13 @@ impl<R: Read> FileReader<R> {
                 keys: decoder.length()?,
                 expiring: decoder.length()?,
             },
-            opcode::SLOT_IMPORT => FilePart::SlotImport { job: string(decoder)?, slots: slots(decoder)? },
+            opcode::SLOT_IMPORT if kind::has_slot_imports(self.header.version) => {
+                let job = string(decoder)?;
+                if job.len() != JOB_NAME_BYTES {
+                    return Err(Error::new(at, Reason::JobName).into());
+                }
+                FilePart::SlotImport { job, slots: slots(decoder)? }
+            }
             opcode::MODULE_AUX => {
                 let module = module_name(decoder.length()?);
                 decoder.length()?; // the kind of the next item: a number
@@ -261,6 +281,10 @@ impl<R: Read> FileReader<R> {
                 FilePart::ModuleAux { module }
             }
             opcode::END => self.end()?,
+            other if kind::is_foreign(self.header.version) => {
+                let version = self.header.version;
+                return Err(Error::new(at, Reason::ForeignOpcode { opcode: other, version }).into());
+            }
             other => return Err(Error::new(at, Reason::UnknownOpcode(other)).into()),
         })
     }

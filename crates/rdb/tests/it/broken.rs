@@ -282,7 +282,7 @@ fn streams_that_contradict_themselves_are_refused() {
     assert_eq!(group(&pending(&[2, 1]), &two(&[1], &[2])), Err(Reason::Order));
     assert_eq!(group(&pending(&[1, 1]), &two(&[1], &[])), Err(Reason::Order));
     let twice = [&[2][..], &consumer(b'a', &[]), &consumer(b'a', &[])].concat();
-    assert_eq!(group(&pending(&[]), &twice), Err(Reason::Duplicate));
+    assert_eq!(group(&pending(&[]), &twice), Err(Reason::DuplicateConsumer));
 }
 
 /// Redis 7.0 loads all of these but the last, and shows the stored numbers.

@@ -3,8 +3,8 @@
 
 use std::io::Read;
 
-use evenkeel_rdb::file::{Access, Checksum, FilePart, FileReader, ReadLimits, Type, check};
-use evenkeel_rdb::{Decoder, Object, Reason, Slice, Version};
+use evenkeel_rdb::file::{Access, Checksum, Failure, FilePart, FileReader, Header, ReadLimits, Type, check};
+use evenkeel_rdb::{Decoder, Object, Reason, Slice, Version, Versions};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 use crate::bounds::peak;
@@ -177,8 +177,9 @@ fn every_byte_changed_without_a_checksum() {
                 (whole, pieces) => panic!("{name}, byte {at}: {whole:?}, {pieces:?}"),
             }
             let report = check(bytes, None);
-            // The reader here allows no corrections.
-            let is_whole = report.failure.is_none() && report.corrected == 0;
+            // The reader here allows no corrections and no unknown versions, unlike the check.
+            let is_known = report.header.is_some_and(Header::is_known);
+            let is_whole = report.failure.is_none() && report.corrected == 0 && is_known;
             assert_eq!(is_whole, read.is_ok(), "{name}, byte {at}: {:?}", report.failure);
             if let Ok((content, _)) = read {
                 accepted += 1;
@@ -302,11 +303,35 @@ fn foreign_files_are_named() {
     assert_eq!(reason(b"REDIS0010\x08\x01k\x01v"), Reason::UnknownType(8));
     assert_eq!(reason(b"REDIS0010\x06\x01k\x01v"), Reason::ModuleType);
     assert_eq!(reason(b"REDIS0010\x07\x01k\x01\x00\xff"), Reason::ModuleType);
+    assert_eq!(reason(b"VALKEY080\xf3\x03job\x00"), Reason::JobName);
+    assert_eq!(reason(b"REDIS0010\xf3\x03job\x00"), Reason::JobName);
+    assert_eq!(reason(b"REDIS0013\xf3\x03job\x00"), Reason::UnknownOpcode(243));
     assert_eq!(reason(b"REDIS0010\xff\x01\0\0\0\0\0\0\0"), Reason::Checksum);
     assert_eq!(content(&b"REDIS0004\xff"[..], TINY).map(|all| all.1), Ok(Checksum::Absent));
     let failure =
         content(&b"REDIS0010\xfe\x03\x02\x03k\n1\x02\x01a\x01a\xff"[..], TINY).expect_err("twice the same");
     assert_eq!(failure.to_string(), "a duplicate at byte 19, in key \"k\\n1\" of database 3");
+}
+
+/// A file of a later version is read as far as its types are known.
+#[test]
+fn files_of_unknown_versions_are_read_on_request() {
+    let read = |file: &[u8]| {
+        let mut reader = FileReader::of_versions(file, None, ReadLimits::default(), Versions::Any)?;
+        while reader.next()?.is_some() {}
+        Ok::<_, Failure>(())
+    };
+    for head in [b"REDIS0075", b"VALKEY987"] {
+        let file = |rest: &[u8]| [&head[..], rest].concat();
+        assert_eq!(reason(&file(b"\xff")), Reason::UnknownVersion(if head[0] == b'R' { 75 } else { 987 }));
+        assert_eq!(read(&file(b"\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0")), Ok(()));
+        let failure = read(&file(b"\x96\x01k\x01v")).expect_err("an unknown type");
+        let expected = match head[0] {
+            b'R' => Reason::ForeignOpcode { opcode: 150, version: 75 },
+            _ => Reason::UnknownOpcode(150),
+        };
+        assert_eq!(failure.error.reason, expected);
+    }
 }
 
 /// Items between keys in files of clusters, of modules, and of old servers.
@@ -318,7 +343,8 @@ fn parts_beside_keys_are_reported() {
           \x07\x00",
     );
     file.extend_from_slice(b"\xf4\x40\x64\x05\x01");
-    file.extend_from_slice(b"\xf3\x03job\x02\x00\x05\x07\x07");
+    let job = "0123456789abcdef0123456789abcdef01234567";
+    file.extend_from_slice(&[b"\xf3\x28", job.as_bytes(), b"\x02\x00\x05\x07\x07"].concat());
     file.extend_from_slice(b"\xfd\x01\0\0\0\xf8\x40\x64\x00\x01k\x01v");
     file.extend_from_slice(b"\xff\0\0\0\0\0\0\0\0 and more");
     let mut reader = FileReader::new(&file[..], None, ReadLimits::default()).expect("a header");
@@ -329,8 +355,8 @@ fn parts_beside_keys_are_reported() {
     assert_eq!(parts[0], r#"ModuleAux { module: "Jf0SjVfcB" }"#);
     assert_eq!(parts[1], "SlotSizes { slot: 100, keys: 5, expiring: 1 }");
     let ranges = "[Slots { first: 0, last: 5 }, Slots { first: 7, last: 7 }]";
-    assert_eq!(parts[2], format!("SlotImport {{ job: [106, 111, 98], slots: {ranges} }}"));
-    assert!(parts[3].starts_with("Keys(Batch { database: 0, keys: 1, at: 57,"), "{}", parts[3]);
+    assert_eq!(parts[2], format!("SlotImport {{ job: {:?}, slots: {ranges} }}", job.as_bytes()));
+    assert!(parts[3].starts_with("Keys(Batch { database: 0, keys: 1, at: 94,"), "{}", parts[3]);
     assert_eq!(parts[4], "End(Absent)");
     assert_eq!(reader.into_rest().0, b" and more");
 }

@@ -29,7 +29,7 @@ fn replicaof(call: &mut ServerCall<'_, '_>) -> Done {
         if server.replication.is_replica() {
             link::change(&server.replication, call.base.guard, None);
             link::remember(&server.replication, None);
-            log::info!("MASTER MODE enabled (user request from '{}')", call.session.client.address);
+            log::info!("PRIMARY MODE enabled (user request from '{}')", call.session.client.address);
         }
         call.base.reply.ok();
         return Ok(Flow::Replied);

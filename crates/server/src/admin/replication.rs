@@ -54,7 +54,7 @@ fn take_over(call: &mut ServerCall<'_, '_>) -> Result<(), Error> {
     link::change(&server.replication, call.base.guard, None);
     link::remember(&server.replication, None);
     let address = &call.session.client.address;
-    log::info!("MASTER MODE enabled (failover request from '{address}')");
+    log::info!("PRIMARY MODE enabled (failover request from '{address}')");
     Ok(())
 }
 

@@ -33,9 +33,9 @@ impl Executor {
         let mut row = self.table.row(id);
         if row.has_subcommands() && request.args.len() > 1 {
             request.command = self.table.find_sub(row, request.args.at(1));
-            id = request
-                .command
-                .ok_or_else(|| self.auth_first(session, None, || Error::unknown_subcommand(row, &request.args)))?;
+            id = request.command.ok_or_else(|| {
+                self.auth_first(session, None, || Error::unknown_subcommand(row, &request.args))
+            })?;
             row = self.table.row(id);
         }
         session.client.command.store(id.index() as u32, Relaxed);

@@ -217,6 +217,74 @@ fn malformed_payloads_are_refused() {
     assert_eq!(world.run("DBSIZE"), ":0");
 }
 
+/// Payloads of type, version and bytes that Valkey 9.1 refuses with `sanitize-dump-payload yes`.
+#[test]
+fn payloads_that_confuse_other_servers_are_refused() {
+    const ID: &[u8] = &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
+    const TIME: &[u8] = &[0x2a, 0x4c, 0xaa, 0x9a, 0x7d, 1, 0, 0];
+    let group = |pending: &[u8], consumers: &[u8]| {
+        [b"\x0f\x00\x00\x02\x02\x01\x01g\x00\x00", pending, consumers].concat()
+    };
+    let pending = [b"\x01", ID, TIME, b"\x01"].concat();
+    let payloads: [(&str, Vec<u8>); 7] = [
+        ("an overlong length of a field", b"\x09\x0c\x01\xfe\x01\0\0\0f\x01\0v\xff".to_vec()),
+        ("a length that wraps around", b"\x09\x0c\x01\x03foo\xfe\xff\xff\xff\xff\x01\xff".to_vec()),
+        ("an empty list node", b"\x12\x01\x01\0".to_vec()),
+        ("an empty list node before another", b"\x12\x02\x01\0\x01\x01a".to_vec()),
+        ("two consumers of a name", group(b"\0", &[b"\x02\x01c", TIME, b"\0\x01c", TIME, b"\0"].concat())),
+        ("an entry that is pending twice", group(&pending, &[b"\x01\x01c", TIME, b"\x02", ID, ID].concat())),
+        ("fields that do not ascend by expiry", fields_by_expiry([2, 1])),
+    ];
+    let mut world = World::new();
+    for (what, body) in payloads {
+        let args = [b"RESTORE".to_vec(), b"k".to_vec(), b"0".to_vec(), seal(&body, 11)];
+        assert_eq!(world.call(&args).expect("a reply").to_string(), "-ERR Bad data format", "{what}");
+    }
+    let owned = group(&pending, &[b"\x01\x01c", TIME, b"\x01", ID].concat());
+    for (what, body) in [("a pending entry", owned), ("fields that ascend", fields_by_expiry([1, 2]))] {
+        let args = [&b"RESTORE"[..], b"k", b"0", &seal(&body, 11), b"REPLACE"].map(<[u8]>::to_vec);
+        assert_eq!(world.call(&args).expect("a reply").to_string(), "OK", "{what}");
+    }
+    world.verify();
+}
+
+/// A hash of Redis 7.4 with two fields that expire in the year 2100, so many milliseconds later.
+fn fields_by_expiry(after: [u64; 2]) -> Vec<u8> {
+    const FAR_MS: u64 = 4_102_444_800_000;
+    let mut block = vec![0; 6];
+    for (name, after) in [b'f', b'g'].into_iter().zip(after) {
+        block.extend_from_slice(&[0x81, name, 2, 0x81, b'v', 2, 0xf4]);
+        block.extend_from_slice(&(FAR_MS + after).to_le_bytes());
+        block.push(9);
+    }
+    block.push(0xff);
+    let len = block.len() as u8;
+    block[0] = len;
+    block[4] = 6;
+    [&[25][..], &FAR_MS.to_le_bytes(), &[len], &block].concat()
+}
+
+/// A payload of a later version is read on request. Redis' versions are known up to 14.
+#[test]
+fn unknown_versions_are_read_if_the_check_is_relaxed() {
+    let mut world = World::new();
+    let restore = |world: &mut World, version: u16| {
+        let args = [&b"RESTORE"[..], b"k", b"0", &seal(b"\x00\x03bar", version), b"REPLACE"];
+        world.call(&args.map(<[u8]>::to_vec)).expect("a reply").to_string()
+    };
+    const WRONG: &str = "-ERR DUMP payload version or checksum are wrong";
+    let versions = [(0, false), (14, true), (15, false), (79, false), (81, true), (82, false), (222, false)];
+    for (version, is_known) in versions {
+        assert_eq!(restore(&mut world, version), if is_known { "OK" } else { WRONG }, "{version}");
+    }
+    world.run("CONFIG SET rdb-version-check relaxed");
+    for (version, _) in &versions[1..] {
+        assert_eq!(restore(&mut world, *version), "OK", "{version}");
+    }
+    assert_eq!(restore(&mut world, 0), WRONG);
+    world.verify();
+}
+
 /// A stream of a single node, in which all entries share a name that is written once.
 fn stream_that_shares(name_len: usize, entries: u64) -> Vec<u8> {
     let name = vec![b'n'; name_len];

@@ -154,6 +154,26 @@ fn a_truncated_aof_loads_up_to_its_last_command() {
     }
 }
 
+/// A damaged end is removed if it is not longer than the operator has said.
+#[test]
+fn a_corrupt_end_of_an_aof_is_removed_up_to_its_permitted_size() {
+    const END: &[u8] = b"*1\r\n$4\r\nPI\r\n\0\0\0\0\0\0\0\0garbage of a crash";
+    let sample = sample();
+    let whole = bytes_of(&sample, LAST);
+    let damaged = [&whole, END].concat();
+    let max = |bytes: usize| bytes.to_string();
+    let start = |max: &str| {
+        let args = ["--appendonly", "yes", "--aof-load-corrupt-tail-max-size", max];
+        let attempt = Attempt::new(&sample, LAST, &damaged);
+        attempt.start_with(&args).map(|server| (server, attempt))
+    };
+    assert!(start("0").is_err() && start(&max(END.len() - 1)).is_err());
+    let (server, attempt) = start(&max(END.len())).expect("the end is short enough");
+    assert_eq!(server.connect().run("GET second").to_string(), "\"1\"");
+    assert!(server.log().contains("(aof-load-corrupt-tail-max-size)"), "{}", server.log());
+    assert_eq!(fs::read(&attempt.file).expect("it is there"), whole);
+}
+
 #[test]
 fn an_aof_with_a_changed_byte_is_refused_or_loaded() {
     let (sample, mut random) = (sample(), seeded());

@@ -134,7 +134,7 @@ fn a_replica_answers_during_an_endless_replicated_script() {
 fn a_wrong_password_is_logged() {
     let Some(reference) = Program::oracle(Reference::Redis) else { return };
     let primary = Server::start(&reference, &[PRIMARY, &["--requirepass", "secret"]].concat());
-    expect_line(primary.port(), &["--masterauth", "wrong"], "Unable to AUTH to MASTER: -WRONGPASS");
+    expect_line(primary.port(), &["--masterauth", "wrong"], "Unable to AUTH to PRIMARY: -WRONGPASS");
     expect_line(primary.port(), &[], "-NOAUTH");
     let replica = Server::start(
         &program(),
@@ -172,9 +172,9 @@ fn replies_in_another_protocol_are_logged() {
 fn invalid_snapshots_are_refused() {
     for way in ["disabled", "swapdb"] {
         for (sent, line) in [
-            (&b"-ERR no\r\n"[..], "MASTER aborted replication with an error: -ERR no"),
-            (b"+what\r\n", "Bad protocol from MASTER"),
-            (b"$99999999999999999999999\r\n", "Bad protocol from MASTER"),
+            (&b"-ERR no\r\n"[..], "PRIMARY aborted replication with an error: -ERR no"),
+            (b"+what\r\n", "Bad protocol from PRIMARY"),
+            (b"$99999999999999999999999\r\n", "Bad protocol from PRIMARY"),
             (b"\n\n$5\r\nhello", if way == "disabled" { "is damaged" } else { "Failed trying to load" }),
             (b"$9000000000000000000\r\nREDIS0010", "Connection with master lost"),
         ] {
@@ -298,7 +298,7 @@ fn impossible_replication_offsets_are_ignored() {
         replica.kill();
         let facts = [("repl-id", ID), ("repl-offset", offset), ("repl-stream-db", db)];
         std::fs::write(replica.folder().join("dump.rdb"), empty_file(&facts)).expect("its folder is ours");
-        let tries = |log: &str| log.matches("MASTER <-> REPLICA sync started").count();
+        let tries = |log: &str| log.matches("PRIMARY <-> REPLICA sync started").count();
         let before = tries(&replica.log());
         replica.start_again();
         wait_until("it tries again", || tries(&replica.log()) >= before + 2);
@@ -401,7 +401,7 @@ fn a_silent_primary_is_disconnected() {
     });
     let replica = Server::start(&program(), &[REPLICA, &["--repl-timeout", "1"]].concat());
     follow(&replica, port);
-    wait_until("it is noticed", || replica.log().contains("MASTER timeout: no data nor PING received"));
+    wait_until("it is noticed", || replica.log().contains("PRIMARY timeout: no data nor PING received"));
 }
 
 /// A primary that accepts connections and stays silent, from the start or at the last step, is dropped and
@@ -422,7 +422,7 @@ fn a_primary_silent_in_the_handshake_is_disconnected() {
         let mut replica = Server::start(&program(), &[REPLICA, &["--repl-timeout", "1"]].concat());
         replica.connect().run("SET own data");
         follow(&replica, port);
-        let line = "Timeout connecting to the MASTER...";
+        let line = "Timeout connecting to the PRIMARY...";
         wait_until(line, || replica.log().contains(line));
         wait_until("it connects again", || times.load(Relaxed) >= 2);
         wait_until("it gives up again", || replica.log().matches(line).count() >= 2);
@@ -488,7 +488,7 @@ fn data_on_disk_are_kept_until_new_data_are_complete() {
     let args = ["--appendonly", "yes", "--repl-diskless-load", "flush-before-load", "--save", "1 1"];
     let mut replica = Server::start(&program(), &[REPLICA, &args].concat());
     let primary = follow_primary_with_more_databases(&replica);
-    let line = "Failed trying to load the MASTER synchronization DB";
+    let line = "Failed trying to load the PRIMARY synchronization DB";
     wait_until(line, || replica.log().contains(line));
     std::thread::sleep(Duration::from_millis(2_500)); // longer than the file writer's poll interval
     assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(0));

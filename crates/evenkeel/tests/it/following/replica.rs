@@ -267,7 +267,7 @@ fn a_replica_becomes_a_primary() {
 /// In every order of the replication thread and the command, the promoted server keeps its own data.
 #[test]
 fn a_promoted_replica_stops_following() {
-    const PROMOTED: &str = "MASTER MODE enabled";
+    const PROMOTED: &str = "PRIMARY MODE enabled";
     let (primary, replica) = (start(PRIMARY), start(REPLICA));
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {

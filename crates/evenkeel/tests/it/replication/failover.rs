@@ -79,6 +79,31 @@ fn a_failover_needs_no_full_sync() {
     }
 }
 
+/// A client that waits for an element waits on until the target has taken over.
+#[test]
+fn waits_end_with_the_failover_and_not_before() {
+    let (primary, replica) = (ours(&[]), ours(&[]));
+    attach(&replica, &primary);
+    let mut waiting = primary.connect();
+    waiting.send(&["BRPOP", "list", "0"]).expect("it is sent");
+    let blocked = |server: &Server| server.info("blocked_clients");
+    wait_until("it waits", || blocked(&primary) == "1");
+    freeze(&replica);
+    ok(&mut primary.connect(), "SET k v");
+    fail_over(&primary, &replica, "FORCE TIMEOUT 1");
+    wait_until("the replica is asked", || state(&primary) == "failover-in-progress");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(blocked(&primary), "1");
+    ok(&mut primary.connect(), "FAILOVER ABORT");
+    assert_eq!((blocked(&primary).as_str(), role(&primary).as_str()), ("1", "master"));
+    thaw(&replica);
+    await_link(&replica);
+    fail_over(&primary, &replica, "");
+    await_end(&primary);
+    let ended = waiting.read().to_string();
+    assert!(ended.starts_with("-UNBLOCKED force unblock from blocking operation"), "{ended}");
+}
+
 #[test]
 fn the_most_advanced_replica_is_promoted_if_none_is_named() {
     let (primary, slow, quick) = (ours(&[]), ours(&[]), ours(&[]));

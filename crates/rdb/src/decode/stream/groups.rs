@@ -178,7 +178,7 @@ impl<'d, S: Source> Groups<'d, S> {
             let at = self.decoder.position();
             let name = self.decoder.string_to_own()?;
             if !seen.insert(Item::Bytes(&name)) {
-                return Err(Error::new(at, Reason::Duplicate));
+                return Err(Error::new(at, Reason::DuplicateConsumer));
             }
             let time = self.decoder.millis()?;
             let active = if self.form < 3 { Some(time) } else { self.active()? };
@@ -202,9 +202,12 @@ impl<'d, S: Source> Groups<'d, S> {
             let at = self.decoder.position();
             let id = Id::from_bytes(self.decoder.fixed()?);
             let place = pending.binary_search_by_key(&id, |pending| pending.id);
-            match place.ok().map(|place| &mut pending[place]).filter(|pending| pending.consumer == NOBODY) {
-                Some(pending) => pending.consumer = index,
-                None => return Err(Error::new(at, Reason::Pending)),
+            match place.ok().map(|place| &mut pending[place]) {
+                Some(pending) if pending.consumer == NOBODY => pending.consumer = index,
+                Some(pending) if pending.consumer == index => {
+                    return Err(Error::new(at, Reason::DuplicatePending));
+                }
+                _ => return Err(Error::new(at, Reason::Pending)),
             }
         }
         Ok(())
