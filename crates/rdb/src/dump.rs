@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn foreign_versions_are_refused() {
         for (version, known) in
-            [(0, false), (1, true), (12, true), (13, false), (79, false), (80, true), (81, false)]
+            [(0, false), (1, true), (14, true), (15, false), (79, false), (80, true), (81, false)]
         {
             let mut payload = b"\x00\x01a".to_vec();
             payload.extend_from_slice(&u16::to_le_bytes(version));

@@ -55,6 +55,8 @@ pub enum Reason {
     Order,
     /// A score that is not a number.
     Score,
+    /// An index of an array beyond the greatest.
+    Index,
     /// A time before 1970, or beyond the range of its form.
     Time,
     /// A stream entry that contradicts its flags and counts, or has no field.
@@ -120,6 +122,7 @@ impl fmt::Display for Reason {
             Reason::Duplicate => "a duplicate",
             Reason::Order => "elements out of order",
             Reason::Score => "a score that is not a number",
+            Reason::Index => "an index beyond the greatest",
             Reason::Time => "a time out of range",
             Reason::StreamEntry => "malformed stream entry",
             Reason::StreamCounters => "stream counters contradict the entries",

@@ -8,7 +8,10 @@ pub enum Version {
     V10 = 10,
     /// Redis 7.2, Valkey 7.2 to 8.1, and everything after them.
     V11 = 11,
-    /// Valkey 9.0 and later only: hashes whose fields expire.
+    /// Redis 8.8 and later: arrays.
+    V14 = 14,
+    /// Valkey 9.0 and later only: hashes whose fields expire. Arrays have the same form as in version 14,
+    /// although no version of Valkey knows them.
     V80 = 80,
 }
 
@@ -20,6 +23,11 @@ impl Version {
     /// Whether the expiry of a hash's fields can be written.
     pub fn has_field_expiry(self) -> bool {
         self >= Version::V80
+    }
+
+    /// Whether arrays can be written.
+    pub fn has_arrays(self) -> bool {
+        self >= Version::V14
     }
 
     pub(crate) fn has_packed_sets(self) -> bool {
@@ -40,8 +48,9 @@ impl Version {
 /// First version of Valkey's own numbering: type 22 has another meaning from here on.
 pub(crate) const FIRST_VALKEY_VERSION: u16 = 80;
 
-/// Highest readable version of Redis' own numbering: Redis 7.4 to 8.2.
-pub(crate) const REDIS_VERSION_MAX: u16 = 12;
+/// Highest readable version of Redis' own numbering: Redis 8.8. Of the types since version 13, only arrays are
+/// read.
+pub(crate) const REDIS_VERSION_MAX: u16 = 14;
 
 /// Whether values of this version are readable.
 pub(crate) fn is_known(version: u16) -> bool {
@@ -81,6 +90,18 @@ pub(crate) const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
 /// Redis 7.4: the earliest expiry, and the fields' expiries relative to it.
 pub(crate) const HASH_METADATA: u8 = 24;
 pub(crate) const HASH_LISTPACK_EX: u8 = 25;
+pub(crate) const ARRAY: u8 = 28;
 
 /// Highest number of a type.
-pub(crate) const LAST: u8 = HASH_LISTPACK_EX;
+pub(crate) const LAST: u8 = ARRAY;
+
+/// The forms of an array's values.
+pub(crate) mod array {
+    pub(crate) const LONG_STRING: u64 = 0;
+    /// Eight bytes, little-endian.
+    pub(crate) const INT: u64 = 1;
+    /// Eight bytes, little-endian; the lowest two bits are zero.
+    pub(crate) const FLOAT: u64 = 2;
+    /// Of at most seven bytes.
+    pub(crate) const SHORT_STRING: u64 = 3;
+}

@@ -30,21 +30,23 @@ pub mod functions;
 mod item;
 mod kind;
 mod lzf;
+mod numeral;
 mod source;
 mod stream;
 
 pub use block::listpack::{EMPTY as LISTPACK_EMPTY, size as listpack_size};
 pub use decode::{
-    Decoder, Elements, Entry, EntryFields, Field, Fields, Groups, LongString, Member, Members, Object, PIECE,
-    Stream,
+    ArrayElements, Decoder, Elements, Entry, EntryFields, Field, Fields, Groups, LongString, Member, Members,
+    Object, PIECE, Stream,
 };
 pub use encode::{
-    Encoder, Form, GroupsWriter, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out, Piece,
-    SetWriter, SortedSetWriter, StreamWriter,
+    ArrayWriter, Encoder, Form, GroupsWriter, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out,
+    Piece, SetWriter, SortedSetWriter, StreamWriter,
 };
 pub use error::{Error, Reason, without_numbers};
 pub use item::{Digits, Item};
 pub use kind::Version;
+pub use numeral::Numeral;
 pub use source::{Feed, Slice, Source};
 pub use stream::{Consumer, Group, Id, Info, Pending};
 

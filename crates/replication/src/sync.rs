@@ -75,7 +75,8 @@ fn run(replication: &Arc<Replication>, pipe: Arc<SnapshotPipe>, form: Form, cont
     replication.replica_inbox.nudge();
 }
 
-/// The lowest version of the format that can hold the data.
+/// The lowest version of the format that can hold the data. Arrays do not raise it: they have the same form in
+/// every version, and a replica that does not know them refuses their type.
 fn version(replication: &Replication, guard: &SlotGuard<'_>) -> Version {
     let keyspace = &replication.core.keyspace;
     let has_timed = |db: usize| keyspace.timed_hashes(guard.ctx, db) > 0;
@@ -150,7 +151,7 @@ fn send_as_taken(
     inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
     // The header is sent first and cannot be changed: its version must suffice.
     let expected = if content == Content::All { now_needed(replication) } else { Version::V10 };
-    let file = snapshot::open(inlet, &settings, expected, false)?;
+    let file = snapshot::open(inlet, &settings, expected, false)?.keep_header();
     let mut needed = expected;
     let file =
         take(replication, &settings, file, false, content, |guard| needed = version(replication, guard))?;

@@ -126,6 +126,13 @@ const RULES: &[Rule] = &[
     rule(&["ZRANGESTORE"],                                     ZSET,    Is("zrangestore")).reads(),
     rule(&["GEOSEARCHSTORE"],                                  ZSET,    Is("geosearchstore")).reads(),
     rule(&["GEORADIUS", "GEORADIUSBYMEMBER"],                  ZSET,    Is("georadiusstore")).reads(),
+    rule(&["ARSET"],                                           ARRAY,   Is("arset")),
+    rule(&["ARMSET"],                                          ARRAY,   Is("armset")),
+    rule(&["ARINSERT"],                                        ARRAY,   Is("arinsert")),
+    rule(&["ARRING"],                                          ARRAY,   Is("arring")),
+    rule(&["ARSEEK"],                                          ARRAY,   Is("arseek")),
+    rule(&["ARDEL"],                                           ARRAY,   Is("ardel")).empties(),
+    rule(&["ARDELRANGE"],                                      ARRAY,   Is("ardelrange")).empties(),
     rule(&["XTRIM"],                                           STREAM,  Is("xtrim")),
     rule(&["XDEL", "XDELEX", "XACKDEL"],                       STREAM,  Is("xdel")),
 ];

@@ -16,7 +16,9 @@ pub const STREAM: u32 = 1 << 10;
 pub const MISSES: u32 = 1 << 11;
 pub const MODULE: u32 = 1 << 13;
 pub const NEW: u32 = 1 << 14;
-pub const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
+pub const ARRAY: u32 = 1 << 15;
+pub const ALL: u32 =
+    GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE | ARRAY;
 
 /// Returns the classes for the letters of `notify-keyspace-events`; zero if no channel would get letters.
 pub fn classes(letters: &[u8]) -> u32 {
@@ -36,6 +38,7 @@ pub fn classes(letters: &[u8]) -> u32 {
         b'm' => MISSES,
         b'd' => MODULE,
         b'n' => NEW,
+        b'a' => ARRAY,
         _ => 0,
     };
     let classes = letters.iter().map(class).fold(0, |all, one| all | one);

@@ -1,10 +1,11 @@
 //! From bytes to the store.
 
 use evenkeel_rdb::{
-    Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, Object, PIECE, Reason, Source,
+    ArrayElements, Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, Object, PIECE,
+    Reason, Source,
 };
 use evenkeel_store::collection::stream::{Delivery, ENTRY_MAX, Group, NodeLimits, PARTS_MAX, StreamId};
-use evenkeel_store::collection::{Collection, ELEMENT_MAX, Gather, Hash, List, Set, Stream};
+use evenkeel_store::collection::{Array, Collection, ELEMENT_MAX, Gather, Hash, List, Set, Stream};
 use evenkeel_store::rope::{self, CHUNK, FLAT_MAX, Rope};
 use evenkeel_store::{Expire, Hasher, Millis};
 
@@ -67,6 +68,7 @@ pub fn build<S: Source>(
         Object::SortedSet(members) => read_zset(members, settings, hasher),
         Object::Hash(fields) => read_hash(fields, settings, hasher, now),
         Object::Stream(entries) => read_stream(entries, settings, origin),
+        Object::Array(elements) => read_array(elements),
     }
 }
 
@@ -230,6 +232,17 @@ fn read_stream<S: Source>(
         stream.add_group(&group.name, group_of(&group)?);
     }
     Ok(Formed { is_corrected, ..Formed::new(Value::Stream(stream), 0) })
+}
+
+fn read_array<S: Source>(mut elements: ArrayElements<'_, S>) -> Result<Formed, Error> {
+    let (mut array, mut digits) = (Array::new(), Digits::default());
+    array.set_cursor(elements.cursor());
+    while let Some((index, value)) = elements.next()? {
+        if !array.set(index, fitting(value.bytes(&mut digits))?) {
+            return Err(duplicate());
+        }
+    }
+    Ok(Formed::new(Value::Array(array), 0))
 }
 
 fn group_of(read: &evenkeel_rdb::Group) -> Result<Group, Error> {

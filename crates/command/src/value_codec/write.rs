@@ -5,7 +5,7 @@ use evenkeel_rdb::{
     dump,
 };
 use evenkeel_store::collection::stream::{self, StreamId};
-use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
+use evenkeel_store::collection::{Array, Hash, List, Set, Stream, ZSet};
 use evenkeel_store::rope;
 
 use super::Value;
@@ -16,6 +16,7 @@ fn version_for(value: &Value) -> Version {
     match value {
         Value::Hash(hash) if hash.timed_len() > 0 => Version::V80,
         Value::Stream(stream) if has_active_times(stream) => Version::V11,
+        Value::Array(_) => Version::V14,
         _ => Version::V10,
     }
 }
@@ -39,11 +40,11 @@ pub fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
 
 /// Writes a value into a file, which as many servers as possible should be able to read.
 ///
-/// Only a field's deadline requires a newer version. The time at which a stream's consumer was last given an
+/// Only a field's deadline and an array require a newer version. The time at which a stream's consumer was last given an
 /// entry is not worth that: it would keep Redis 7.0 from every file with a consumer group. In files, both
 /// times are that of the consumer's last request.
 pub fn record(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
-    if let Value::Hash(_) = value {
+    if let Value::Hash(_) | Value::Array(_) = value {
         encoder.raise(version_for(value));
     }
     write(value, settings, encoder);
@@ -65,6 +66,7 @@ fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
         Value::ZSet(set) => write_zset(set, settings, encoder),
         Value::Hash(hash) => write_hash(hash, settings, encoder),
         Value::Stream(stream) => write_stream(stream, settings, encoder),
+        Value::Array(array) => write_array(array, encoder),
     }
 }
 
@@ -179,6 +181,13 @@ fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl
     };
     let mut writer = writer.groups(&info, stream.groups_len() as u64);
     stream.groups().for_each(|(name, group)| write_group(name, group, &mut writer));
+    writer.finish();
+}
+
+fn write_array(array: &Array, encoder: &mut Encoder<impl Out>) {
+    let count = array.count();
+    let mut writer = encoder.array(count, array.cursor()).expect("the version was chosen for it");
+    array.range(0..count).for_each(|(index, value)| writer.push(index, value));
     writer.finish();
 }
 

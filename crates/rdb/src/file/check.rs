@@ -70,6 +70,7 @@ pub enum Type {
     SortedSet,
     Hash,
     Stream,
+    Array,
 }
 
 impl Type {
@@ -82,6 +83,7 @@ impl Type {
             Type::SortedSet => "zset",
             Type::Hash => "hash",
             Type::Stream => "stream",
+            Type::Array => "array",
         }
     }
 }
@@ -250,6 +252,12 @@ fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64, bool), Error>
             while groups.next()?.is_some() {}
             count = info.length;
             Type::Stream
+        }
+        Object::Array(mut elements) => {
+            while elements.next()?.is_some() {
+                count += 1;
+            }
+            Type::Array
         }
     };
     Ok((kind, count, is_corrected))

@@ -41,6 +41,7 @@ impl Header {
         *match version {
             Version::V10 => b"REDIS0010",
             Version::V11 => b"REDIS0011",
+            Version::V14 => b"REDIS0014",
             Version::V80 => b"VALKEY080",
         }
     }
@@ -55,10 +56,11 @@ mod tests {
         let parse = |text: &[u8; 9]| Header::parse(text).map(|header| header.version).map_err(|e| e.reason);
         assert_eq!(parse(b"REDIS0001"), Ok(1));
         assert_eq!(parse(b"REDIS0012"), Ok(12));
+        assert_eq!(parse(b"REDIS0014"), Ok(14));
         assert_eq!(parse(b"VALKEY080"), Ok(80));
         for (text, version) in [
             (b"REDIS0000", 0),
-            (b"REDIS0013", 13),
+            (b"REDIS0015", 15),
             (b"REDIS0080", 80),
             (b"REDIS9999", 9_999),
             (b"VALKEY011", 11),
@@ -69,7 +71,7 @@ mod tests {
         for text in [b"REDIS 001", b"REDIS-001", b"redis0009", b"*3\r\n$3\r\nS", b"\0\0\0\0\0\0\0\0\0"] {
             assert_eq!(parse(text), Err(Reason::NoRdbFile));
         }
-        for version in [Version::V10, Version::V11, Version::V80] {
+        for version in [Version::V10, Version::V11, Version::V14, Version::V80] {
             assert_eq!(parse(&Header::of(version)), Ok(version.number()));
         }
     }

@@ -48,6 +48,7 @@ pub struct FileWriter<W> {
     /// Number of bytes behind the header.
     len: u64,
     encoder: Encoder<Vec<u8>>,
+    keeps_header: bool,
 }
 
 /// A finished file.
@@ -68,7 +69,14 @@ impl<W: Write> FileWriter<W> {
     pub fn new(mut out: W, version: Version, checksum: bool) -> io::Result<FileWriter<W>> {
         out.write_all(&Header::of(version))?;
         let (sum, encoder) = (checksum.then(Sum::new), Encoder::new(Vec::new(), version));
-        Ok(FileWriter { out, version, highest: version, sum, len: 0, encoder })
+        Ok(FileWriter { out, version, highest: version, sum, len: 0, encoder, keeps_header: false })
+    }
+
+    /// Leaves the header as it is, whatever the content needs: it is on its way to a reader, which knows the
+    /// types that it will get or refuses them.
+    pub fn keep_header(mut self) -> FileWriter<W> {
+        self.keeps_header = true;
+        self
     }
 
     /// Number of bytes written so far.
@@ -144,6 +152,9 @@ impl<W: Write> FileWriter<W> {
     /// If records needed a higher version than the file was begun with, the caller must replace the header.
     pub fn finish(mut self) -> io::Result<Finished<W>> {
         self.small(|encoder| encoder.put_byte(opcode::END))?;
+        if self.keeps_header {
+            self.highest = self.version;
+        }
         let header = Header::of(self.highest);
         let sum = self.sum.as_ref().map_or(0, |sum| joined(checksum(&header), sum.value(), self.len));
         self.out.write_all(&sum.to_le_bytes())?;

@@ -292,7 +292,7 @@ fn foreign_files_are_named() {
     assert_eq!(reason(b"REDIS"), Reason::Truncated);
     assert_eq!(reason(b"RED1S"), Reason::NoRdbFile);
     assert_eq!(reason(b"*2\r\n$6\r\nSELECT\r\n"), Reason::NoRdbFile);
-    assert_eq!(reason(b"REDIS0013\xff"), Reason::UnknownVersion(13));
+    assert_eq!(reason(b"REDIS0015\xff"), Reason::UnknownVersion(15));
     assert_eq!(reason(b"REDIS0010"), Reason::Truncated);
     assert_eq!(reason(b"REDIS0010\xf6"), Reason::UnknownOpcode(246));
     assert_eq!(reason(b"REDIS0010\xfe\x80"), Reason::Truncated);

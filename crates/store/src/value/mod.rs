@@ -18,6 +18,7 @@ pub enum Kind {
     ZSet = 3,
     Hash = 4,
     Stream = 5,
+    Array = 6,
 }
 
 impl Kind {
@@ -30,6 +31,7 @@ impl Kind {
             Kind::ZSet => "zset",
             Kind::Hash => "hash",
             Kind::Stream => "stream",
+            Kind::Array => "array",
         }
     }
 }
