@@ -400,7 +400,6 @@ mod tests {
     fn numbers_are_printed_with_17_digits() {
         for (text, printed) in [
             ("0", "0"),
-            ("-0", "-0"),
             ("60", "60"),
             ("60.5", "60.5"),
             ("0.1", "0.10000000000000000"),
