@@ -1,7 +1,7 @@
 //! Arrays: values at indices of 64 bits, with holes; the newest type of Redis (8.8).
 //!
-//! Every index is a number from zero to 2^64 - 2 that neither moves nor counts from the end. [`range`] has the
-//! commands on ranges, [`insert`] those on the cursor, at which a log or a ring of values goes on.
+//! Every index is a number from zero to 2^64 - 2 that neither moves nor counts from the end. [`range`] has
+//! the commands on ranges, [`insert`] those on the cursor, at which a log or a ring of values goes on.
 
 mod aggregate;
 mod grep;

@@ -198,8 +198,8 @@ fn primary_lines(value: &Value) -> Vec<Word> {
     }
 }
 
-/// Letters of keyspace events, in the order in which they are shown; `A` stands for all letters before `n`, and
-/// for the letter of arrays, which only Redis 8.8 has: `A` is shown if the others are there.
+/// Letters of keyspace events, in the order in which they are shown; `A` stands for all letters before `n`.
+/// Only Redis 8.8 has the letter of arrays: `A` is shown if the others are there.
 const EVENTS: &[u8] = b"g$lshzxetdanKEm";
 const EVENTS_OF_A: &[u8] = b"g$lshzxetd";
 

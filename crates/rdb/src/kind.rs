@@ -48,8 +48,8 @@ impl Version {
 /// First version of Valkey's own numbering: type 22 has another meaning from here on.
 pub(crate) const FIRST_VALKEY_VERSION: u16 = 80;
 
-/// Highest readable version of Redis' own numbering: Redis 8.8. Of the types since version 13, only arrays are
-/// read.
+/// Highest readable version of Redis' own numbering: Redis 8.8. Of the types since version 13, only arrays
+/// are read.
 pub(crate) const REDIS_VERSION_MAX: u16 = 14;
 
 /// Whether values of this version are readable.

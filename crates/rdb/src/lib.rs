@@ -6,17 +6,18 @@
 //! takes pushed elements and writes to an [`Out`]. [`mod@file`] has the items between a file's values.
 //!
 //! ```text
-//! payload ── dump::open ──> Decoder ── object ──> Object::{String, List, Set, SortedSet, Hash, Stream}
+//! payload ── dump::open ──> Decoder ── object ──> Object::{String, List, Set, SortedSet, Hash, ..}
 //!    ^                         │                        │ next(): an Item, a Field, a Member, an Entry
 //!    │                      primitives               block/: listpack, ziplist, zipmap, intset
-//! dump::seal <── Encoder <── push(..) <── list, set, intset, sorted_set, hash, stream
+//! dump::seal <── Encoder <── push(..) <── list, set, intset, sorted_set, hash, ..
 //! ```
 //!
 //! All input is hostile until checked: `docs/rdb.md` lists the checks. No input causes a panic. The input's
 //! size bounds the memory (times 88, LZF's highest ratio, for compressed data), and the time is linear in it.
 //!
 //! Sources for the formats: the documentation page "RDB dump format", the listpack specification
-//! (antirez/listpack), and the bytes that redis-server 6.2, 7.0, 8.2 and Valkey 9.1 produce.
+//! (antirez/listpack), and the bytes that redis-server 6.2, 7.0, 8.2 and Valkey 9.1 produce; for arrays, the
+//! sources of Redis 8.8.
 
 pub mod aof;
 mod block;

@@ -1,8 +1,8 @@
 //! ARINFO: the form in which Redis would keep an array.
 //!
-//! Redis keeps arrays in slices of 4,096 indices. A slice of a few values is a list of them; of more values, a
-//! window of positions. Here an array is a tree of pages, and the numbers are computed for an array that Redis
-//! would just have built.
+//! Redis keeps arrays in slices of 4,096 indices. A slice of a few values is a list of them; of more values,
+//! a window of positions. Here an array is a tree of pages, and the numbers are computed for an array that
+//! Redis would just have built.
 
 use evenkeel_store::collection::Array;
 

@@ -84,11 +84,9 @@ pub(super) fn arring(call: &mut Call<'_, '_>) -> Done {
 
 /// Returns a clone of the array if its values have to be moved, and are so many that this takes long.
 fn large_turn(call: &mut Call<'_, '_>, size: u64) -> Result<Option<Array>, Error> {
-    let array = call.guard.peek_collection::<Array>(&call.keys[0])?.map(|array| Array::clone(&array));
-    let Some((array, most)) = array.and_then(|array| kept(&array, size).map(|most| (array, most))) else {
-        return Ok(None);
-    };
-    let moved = most.min(array.count());
+    let array = call.guard.peek_collection::<Array>(&call.keys[0])?;
+    let turned = array.and_then(|array| Some((kept(&array, size)?.min(array.count()), Array::clone(&array))));
+    let Some((moved, array)) = turned else { return Ok(None) };
     Ok(call.is_worth_offloading(usize::try_from(moved).unwrap_or(usize::MAX)).then_some(array))
 }
 
@@ -105,8 +103,8 @@ fn kept(array: &Array, size: u64) -> Option<u64> {
     }
 }
 
-/// Makes a ring of this size out of the values that were inserted last, up to the first hole: the oldest is at
-/// zero then. Returns the former array if another took its place.
+/// Makes a ring of this size out of the values that were inserted last, up to the first hole: the oldest is
+/// at zero then. Returns the former array if another took its place.
 fn turn(array: &mut Array, size: u64) -> Option<Array> {
     let (most, len) = (kept(array, size)?, array.len());
     let newest = array.cursor().map_or(len - 1, |cursor| cursor % len);

@@ -153,8 +153,8 @@ impl Extended {
         if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
     }
 
-    /// Prints the number as C does with `%.17Lg`: 17 digits, without zeros at their end, and an exponent where
-    /// the number is very large or close to zero.
+    /// Prints the number as C does with `%.17Lg`: 17 digits, without zeros at their end, and an exponent
+    /// where the number is very large or close to zero.
     pub fn print_general(self) -> String {
         let Extended::Finite { negative, mantissa, exponent } = self else { return self.print() };
         let sign = if negative { "-" } else { "" };

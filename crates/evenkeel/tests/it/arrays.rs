@@ -1,5 +1,5 @@
-//! Arrays in files, in the append-only file, and on replicas, with values set at random. DEBUG DIGEST takes up
-//! indices and values, and the cursors are compared by themselves.
+//! Arrays in files, in the append-only file, and on replicas, with values set at random. DEBUG DIGEST takes
+//! up indices and values, and the cursors are compared by themselves.
 
 use std::fs;
 

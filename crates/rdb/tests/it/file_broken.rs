@@ -296,7 +296,8 @@ fn foreign_files_are_named() {
     assert_eq!(reason(b"REDIS0010"), Reason::Truncated);
     assert_eq!(reason(b"REDIS0010\xf6"), Reason::UnknownOpcode(246));
     assert_eq!(reason(b"REDIS0010\xfe\x80"), Reason::Truncated);
-    assert_eq!(reason(b"REDIS0010\x1a\x01k\x00"), Reason::UnknownOpcode(26));
+    assert_eq!(reason(b"REDIS0010\x1a\x01k\x00"), Reason::UnknownType(26));
+    assert_eq!(reason(b"REDIS0010\x1d\x01k\x00"), Reason::UnknownOpcode(29));
     assert_eq!(reason(b"REDIS0010\xfc\0\0\0\0\0\0\0\0\xfe\0"), Reason::UnknownOpcode(254));
     assert_eq!(reason(b"REDIS0010\xfc\xff\xff\xff\xff\xff\xff\xff\xff\0\x01k\x01v"), Reason::Time);
     assert_eq!(reason(b"REDIS0010\x08\x01k\x01v"), Reason::UnknownType(8));

@@ -1,5 +1,5 @@
-//! Arrays as a client sees them. No reference server at hand has them: expected replies follow the documentation
-//! and the suite of Redis 8.8.
+//! Arrays as a client sees them. No reference server has them: expected replies follow the documentation and
+//! the suite of Redis 8.8.
 
 use std::collections::BTreeMap;
 
