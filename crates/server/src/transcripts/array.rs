@@ -34,11 +34,13 @@ fn values_are_set_and_read_by_index() {
         > ARMSET a 100 i 5 X 100 j             < :1
         > ARGET a 100                          < "j"
         > ARMSET m 18446744073709551614 last 0 first < :2
-        > ARLEN m                              < :18446744073709551615
+        > ARLEN m                              < (18446744073709551615
         > ARGET m 18446744073709551614         < "last"
         > TYPE a                               < array
         > OBJECT ENCODING a                    < "sliced-array"
         > EXISTS none                          < :0
+        > EVAL "return redis.call('ARLEN', KEYS[1])" 1 m < :*
+        > EVAL "return redis.call('ARGET', KEYS[1], 5)" 1 a < "X"
     "#,
     );
 }
@@ -149,7 +151,7 @@ fn insertions_go_on_at_the_cursor() {
         > ARINSERT a b                         < -ERR insert index overflow
         > ARSEEK a 18446744073709551614        < :1
         > ARINSERT a y z                       < -ERR insert index overflow
-        > ARINSERT a y                         < :18446744073709551614
+        > ARINSERT a y                         < (18446744073709551614
         > ARNEXT a                             < (nil)
         > ARSEEK a 18446744073709551616        < -ERR invalid array index
         > ARSET b 7 x                          < :1
@@ -190,7 +192,7 @@ fn rings_keep_the_values_inserted_last() {
         > ARRING o 3 a b c d e                 < :1
         > ARSET o 100 outside                  < :1
         > ARRING o 3 f                         < :0
-        > ARSCAN o 0 200                       < [[:0, "f"]]
+        > ARSCAN o 0 200                       < [[:0, "f"], [:1, "d"], [:2, "e"]]
         > ARSET e 9 x                          < :1
         > ARRING e 4 y                         < :1
         > ARSCAN e 0 99                        < [[:0, "x"], [:1, "y"]]
@@ -371,12 +373,12 @@ fn events_have_a_class_of_their_own() {
         > ARSET k 0 a b c                      < :3
         > ARMSET k 5 a                         < :1
         > ARINSERT k a                         < :0
-        > ARRING k 9 a                         < :1
+        > ARRING k 9 a                         < :2
         > ARSEEK k 3                           < :1
         > ARDEL k 100                          < :0
         > CONFIG SET notify-keyspace-events KA < OK
-        > ARDEL k 5                            < :1
-        > ARDELRANGE k 0 9                     < :3
+        > ARDEL k 2                            < :1
+        > ARDELRANGE k 0 9                     < :2
         > ARSET k 0 a                          < :1
         > ARDEL k 0                            < :1
         a< ["pmessage", "*", "__keyspace@0__:k", "arset"]

@@ -43,7 +43,7 @@ fn check(array: &Array, plain: &Plain) {
 fn newest(plain: &Plain, newest: u64, most: u64) -> Vec<u64> {
     let len = plain.last_key_value().map_or(0, |(last, _)| last + 1);
     let (mut found, mut at) = (Vec::new(), newest);
-    while (found.len() as u64) < most && plain.contains_key(&at) && !(found.len() > 0 && at == newest) {
+    while (found.len() as u64) < most && plain.contains_key(&at) && (found.is_empty() || at != newest) {
         found.push(at);
         at = at.checked_sub(1).unwrap_or(len - 1);
     }
@@ -107,7 +107,7 @@ fn random_operations_match_a_plain_map() {
         for number in 0..STEPS {
             let growing = (number / (STEPS / 4)).is_multiple_of(2);
             step(&mut random, (&mut array, &mut plain), spread, growing);
-            if number % 1000 == 0 {
+            if number.is_multiple_of(1000) {
                 check(&array, &plain);
             }
             if random.below(STEPS / 8) == 0 {
