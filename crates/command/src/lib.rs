@@ -11,6 +11,7 @@
 //! Absent: sessions and the server. A command on data gets a [`Call`]; its questions to the client and the
 //! server go through [`call::CallHost`].
 
+pub mod array;
 pub mod bitmap;
 pub mod call;
 pub mod error;
@@ -54,6 +55,7 @@ row_functions!(DataHandler);
 
 /// The families of commands on data.
 pub const FAMILIES: &[&[Command<DataHandler>]] = &[
+    array::COMMANDS,
     bitmap::COMMANDS,
     dump::COMMANDS,
     expire::COMMANDS,

@@ -6,7 +6,7 @@
 mod read;
 mod write;
 
-use evenkeel_store::collection::{Collection, Hash, List, Set, Stream, ZSet};
+use evenkeel_store::collection::{Array, Collection, Hash, List, Set, Stream, ZSet};
 use evenkeel_store::rope::{CHUNK, Rope};
 use evenkeel_store::{Expire, Key, Kind, Made, Millis, SlotGuard, Str, View};
 
@@ -24,6 +24,7 @@ pub enum Value {
     ZSet(ZSet),
     Hash(Hash),
     Stream(Stream),
+    Array(Array),
 }
 
 /// Bytes that take as long to write, where they have to be compressed, as a short element of a collection.
@@ -42,6 +43,7 @@ impl Value {
             Kind::ZSet => Value::ZSet(view.collection::<ZSet>().clone()),
             Kind::Hash => Value::Hash(view.collection::<Hash>().clone()),
             Kind::Stream => Value::Stream(view.collection::<Stream>().clone()),
+            Kind::Array => Value::Array(view.collection::<Array>().clone()),
         }
     }
 
@@ -56,6 +58,7 @@ impl Value {
             (Value::ZSet(one), Value::ZSet(other)) => one.is_same(&other),
             (Value::Hash(one), Value::Hash(other)) => one.is_same(&other),
             (Value::Stream(one), Value::Stream(other)) => one.is_same(&other),
+            (Value::Array(one), Value::Array(other)) => one.is_same(&other),
             _ => false,
         }
     }
@@ -70,6 +73,7 @@ impl Value {
             Value::ZSet(set) => set.shared_memory(0),
             Value::Hash(hash) => hash.shared_memory(0),
             Value::Stream(stream) => stream.shared_memory(0),
+            Value::Array(array) => array.shared_memory(0),
         };
         bytes as u64
     }
@@ -84,6 +88,7 @@ impl Value {
             Value::ZSet(set) => set.pages_up_to(max),
             Value::Hash(hash) => hash.pages_up_to(max),
             Value::Stream(stream) => stream.pages_up_to(max),
+            Value::Array(array) => array.pages_up_to(max),
         }
     }
 
@@ -100,6 +105,7 @@ impl Value {
             Value::ZSet(set) => (set.len(), set.memory_up_to(BYTES_MAX)),
             Value::Hash(hash) => (hash.size(), hash.memory_up_to(BYTES_MAX)),
             Value::Stream(stream) => (stream.len(), stream.memory_up_to(BYTES_MAX)),
+            Value::Array(array) => (array.count(), array.memory_up_to(BYTES_MAX)),
         };
         (elements as usize).max(bytes / BYTES_PER_ELEMENT)
     }
@@ -134,6 +140,7 @@ impl Formed {
             Value::ZSet(set) => put(guard, key, set, self.form, deadline),
             Value::Hash(hash) => put(guard, key, hash, self.form, deadline),
             Value::Stream(stream) => put(guard, key, stream, self.form, deadline),
+            Value::Array(array) => put(guard, key, array, self.form, deadline),
         }
     }
 }

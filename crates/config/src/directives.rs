@@ -202,6 +202,7 @@ const NO_SCRIPTS: &str = "deprecated and insecure Lua functions are never availa
 const NO_TITLE: &str = "the process title is not changed";
 const NO_FORK: &str = "the server does not fork";
 const FREED_ASIDE: &str = "large values are always freed by a background thread";
+const NO_SLICES: &str = "arrays are trees of pages, without slices";
 const NO_DEFRAG: &str = "active defragmentation is not supported";
 const NO_RDMA: &str = "RDMA is not supported";
 const NO_JEMALLOC: &str = "the allocator is not jemalloc";
@@ -247,6 +248,9 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("appendonly-buffer-limit",       memory(1 << 20, LONG_MAX), "256mb",
           field!(appendonly_buffer_limit)),
     live ("appendonly-direct-io",          Flag,   "yes",     field!(appendonly_direct_io)),
+    inert("array-slice-size",              integer(256, 65_536), "4096", NO_SLICES),
+    inert("array-sparse-kmax",             integer(0, 65_535), "10", NO_SLICES),
+    inert("array-sparse-kmin",             integer(0, 65_535), "5", NO_SLICES),
     live ("auto-aof-rewrite-min-size",     SIZE,   "64mb",    field!(auto_aof_rewrite_min_size)),
     live ("auto-aof-rewrite-percentage",   COUNT,  "100",     field!(auto_aof_rewrite_percentage)),
     live ("availability-zone",             Text,   "",        field!(availability_zone)),

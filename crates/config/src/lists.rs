@@ -199,7 +199,8 @@ fn primary_lines(value: &Value) -> Vec<Word> {
 }
 
 /// Letters of keyspace events, in the order in which they are shown; `A` stands for all letters before `n`.
-const EVENTS: &[u8] = b"g$lshzxetdnocKEmSTIV";
+/// Only Redis 8.8 has the letter of arrays: `A` is shown if the others are there.
+const EVENTS: &[u8] = b"g$lshzxetdanocKEmSTIV";
 const EVENTS_OF_A: &[u8] = b"g$lshzxetd";
 
 pub(super) fn keyspace_events(word: &[u8]) -> Result<Word, Reason> {
@@ -207,7 +208,8 @@ pub(super) fn keyspace_events(word: &[u8]) -> Result<Word, Reason> {
         return Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".into());
     }
     let all = word.contains(&b'A') || EVENTS_OF_A.iter().all(|byte| word.contains(byte));
-    let listed = |byte: &&u8| word.contains(byte) && !(all && EVENTS_OF_A.contains(byte));
+    let is_of_a = |byte: &u8| *byte == b'a' || EVENTS_OF_A.contains(byte);
+    let listed = |byte: &&u8| word.contains(byte) && !(all && is_of_a(byte));
     Ok(all.then_some(b'A').into_iter().chain(EVENTS.iter().filter(listed).copied()).collect())
 }
 
@@ -403,6 +405,8 @@ mod tests {
             ("KEA", "AKE"),
             ("KExg$", "g$xKE"),
             ("Kg$lshzxetd", "AK"),
+            ("aKA", "AK"),
+            ("Ka", "aK"),
             ("KEmn", "nKEm"),
             ("", ""),
             ("md", "dm"),

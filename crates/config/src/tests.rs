@@ -84,6 +84,9 @@ const HIDDEN: &str = "
 const IN_FILES: &str =
     "include loadmodule rename-command user list-max-ziplist-entries list-max-ziplist-value";
 
+/// Names of Redis 8.8.
+const REDIS_8: &str = "array-slice-size array-sparse-kmax array-sparse-kmin";
+
 /// Names of this server only.
 const OURS: &str = "appendonly-buffer-limit appendonly-direct-io huge-pages snapshot-buffer-limit \
                     snapshot-direct-io snapshot-max-mbps thread-affinity threads";
@@ -123,7 +126,7 @@ fn rows_are_sorted_and_no_name_is_taken_twice() {
 fn every_name_of_the_peers_is_known() {
     let settings = Settings::default();
     let shown = names(settings.get(&[b"*"]));
-    for name in [REDIS, VALKEY].into_iter().flat_map(str::split_whitespace) {
+    for name in [REDIS, REDIS_8, VALKEY].into_iter().flat_map(str::split_whitespace) {
         assert!(shown.iter().any(|own| own == name), "{name}");
     }
     for name in HIDDEN.split_whitespace() {

@@ -38,6 +38,13 @@ pub(crate) unsafe fn push_reply(state: *mut lua_State, bytes: &[u8]) {
     }
 }
 
+/// An integer as Lua keeps numbers. Lengths and indices of arrays may have no sign.
+fn integer(text: &[u8]) -> f64 {
+    let signed = evenkeel_resp::number::parse_i64(text).map(|number| number as f64);
+    let unsigned = || evenkeel_resp::number::parse_u64(text).map(|number| number as f64);
+    signed.or_else(unsigned).expect("a number")
+}
+
 /// Deepest nesting of a reply; the deepest replies are COMMAND's.
 const REPLY_DEPTH_MAX: usize = 64;
 
@@ -53,7 +60,7 @@ unsafe fn push_value(state: *mut lua_State, bytes: &[u8], depth: usize) -> usize
         match kind {
             b'+' => push_tagged(state, b"ok", |state| push_text(state, line)),
             b'-' => push_error(state, line, false),
-            b':' => ffi::lua_pushnumber(state, number() as f64),
+            b':' => ffi::lua_pushnumber(state, integer(line)),
             b'$' | b'*' if line == b"-1" => ffi::lua_pushboolean(state, 0),
             b'_' => ffi::lua_pushnil(state),
             b'#' => ffi::lua_pushboolean(state, c_int::from(line == b"t")),

@@ -154,7 +154,7 @@ fn decoded(batch: &evenkeel_rdb::file::Batch) -> u64 {
                     black_box(field);
                 }
             }
-            Object::Stream(_) => unreachable!("none was written"),
+            Object::Stream(_) | Object::Array(_) => unreachable!("none was written"),
         }
         count += 1;
     }

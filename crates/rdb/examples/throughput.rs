@@ -164,6 +164,7 @@ fn read(payload: &[u8], trusting: bool) {
                 black_box(field);
             }
         }
+        Object::Array(_) => unreachable!("none was written"),
         Object::Stream(mut stream) => {
             while let Some(entry) = stream.next_entry().expect("well-formed") {
                 entry.fields().for_each(|field| _ = black_box(field));

@@ -4,6 +4,7 @@
 //! decompressed copy of a block, or as an integer. So the decoder builds no collection that the caller would
 //! build again. In return an error may come after some elements were taken; then the caller drops them.
 
+mod array;
 mod elements;
 mod fields;
 mod long;
@@ -13,6 +14,7 @@ mod pass;
 mod seen;
 mod stream;
 
+pub use array::ArrayElements;
 pub use elements::Elements;
 pub use fields::{Field, Fields};
 pub use long::{LongString, PIECE};
@@ -64,6 +66,7 @@ pub enum Object<'d, S> {
     SortedSet(Members<'d, S>),
     Hash(Fields<'d, S>),
     Stream(Stream<'d, S>),
+    Array(ArrayElements<'d, S>),
 }
 
 /// The place of a string until the next string is read.
@@ -166,6 +169,7 @@ impl<S: Source> Decoder<S> {
             kind::STREAM_LISTPACKS_3 => Ok(Object::Stream(Stream::open(self, 3)?)),
             kind::STREAM_LISTPACKS_4 => Ok(Object::Stream(Stream::open(self, 4)?)),
             kind::STREAM_LISTPACKS_5 => Ok(Object::Stream(Stream::open(self, 5)?)),
+            kind::ARRAY => Ok(Object::Array(ArrayElements::open(self)?)),
             kind::HASH_2 if self.version >= FIRST_VALKEY_VERSION => self.hash_2(),
             kind::HASH_METADATA_PRE_GA..=kind::HASH_LISTPACK_EX if self.version < FIRST_VALKEY_VERSION => {
                 self.hash_of_redis_7_4(kind)

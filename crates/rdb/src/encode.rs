@@ -7,12 +7,14 @@
 //! Every value starts with its type's number. In a file the key stands between the number and the value; see
 //! [`Encoder::record`].
 
+mod array;
 mod collection;
 mod list;
 mod nodes;
 mod pieces;
 mod stream;
 
+pub use array::ArrayWriter;
 pub use collection::{Form, HashWriter, Limits, SetWriter, SortedSetWriter};
 pub use list::ListWriter;
 pub use nodes::{NodeCount, NodeLimits};
@@ -243,6 +245,12 @@ impl<O: Out> Encoder<O> {
         nodes: Option<u64>,
     ) -> StreamWriter<'_, O> {
         StreamWriter::new(self, limits, nodes, form)
+    }
+
+    /// Writes an array of `count` values, not zero, with the index of its last insertion; `None` if the
+    /// version has no arrays.
+    pub fn array(&mut self, count: u64, cursor: Option<u64>) -> Option<ArrayWriter<'_, O>> {
+        self.version.has_arrays().then(|| ArrayWriter::new(self, count, cursor))
     }
 
     // ---- primitives ----

@@ -59,6 +59,8 @@ pub enum Reason {
     Order,
     /// A score that is not a number.
     Score,
+    /// An index of an array beyond the greatest.
+    Index,
     /// A time before 1970, or beyond the range of its form.
     Time,
     /// A stream entry that contradicts its flags and counts, or has no field.
@@ -131,6 +133,7 @@ impl fmt::Display for Reason {
             Reason::DuplicatePending => "Duplicated consumer PEL entry detected",
             Reason::Order => "elements out of order",
             Reason::Score => "a score that is not a number",
+            Reason::Index => "an index beyond the greatest",
             Reason::Time => "a time out of range",
             Reason::StreamEntry => "malformed stream entry",
             Reason::StreamCounters => "stream counters contradict the entries",

@@ -10,9 +10,10 @@ pub enum Version {
     V11 = 11,
     /// Redis 8.6 and later: streams that remember their producers.
     V13 = 13,
-    /// Redis 8.8 and later: streams with released entries. No version of Valkey knows the types since 13.
+    /// Redis 8.8 and later: streams with released entries, arrays. No version of Valkey knows the types since 13.
     V14 = 14,
-    /// Valkey 9.0 and later only: hashes whose fields expire.
+    /// Valkey 9.0 and later only: hashes whose fields expire. Arrays have the same form as in version 14,
+    /// although no version of Valkey knows them.
     V80 = 80,
 }
 
@@ -24,6 +25,11 @@ impl Version {
     /// Whether the expiry of a hash's fields can be written.
     pub fn has_field_expiry(self) -> bool {
         self >= Version::V80
+    }
+
+    /// Whether arrays can be written.
+    pub fn has_arrays(self) -> bool {
+        self >= Version::V14
     }
 
     pub(crate) fn has_packed_sets(self) -> bool {
@@ -121,6 +127,18 @@ pub(crate) const HASH_LISTPACK_EX: u8 = 25;
 pub(crate) const STREAM_LISTPACKS_4: u8 = 26;
 /// With the released entries of each group.
 pub(crate) const STREAM_LISTPACKS_5: u8 = 27;
+pub(crate) const ARRAY: u8 = 28;
 
 /// Highest number of a type.
-pub(crate) const LAST: u8 = STREAM_LISTPACKS_5;
+pub(crate) const LAST: u8 = ARRAY;
+
+/// The forms of an array's values.
+pub(crate) mod array {
+    pub(crate) const LONG_STRING: u64 = 0;
+    /// Eight bytes, little-endian.
+    pub(crate) const INT: u64 = 1;
+    /// Eight bytes, little-endian; the lowest two bits are zero.
+    pub(crate) const FLOAT: u64 = 2;
+    /// Of at most seven bytes.
+    pub(crate) const SHORT_STRING: u64 = 3;
+}

@@ -75,7 +75,8 @@ fn run(replication: &Arc<Replication>, pipe: Arc<SnapshotPipe>, form: Form, cont
     replication.replica_inbox.nudge();
 }
 
-/// The lowest version of the format that can hold the data.
+/// The lowest version of the format that can hold the data. Arrays do not raise it: they have the same form
+/// in every version, and a replica that does not know them refuses their type.
 fn version(replication: &Replication, guard: &SlotGuard<'_>) -> Version {
     let keyspace = &replication.core.keyspace;
     let has_timed = |db: usize| keyspace.timed_hashes(guard.ctx, db) > 0;

@@ -45,6 +45,14 @@ impl Encoder {
         self.header(b':', value);
     }
 
+    /// Appends an integer, which may be too large for a signed number.
+    pub fn uint(&mut self, value: u64) {
+        match i64::try_from(value) {
+            Ok(value) => self.int(value),
+            Err(_) => self.line(b':', itoa::Buffer::new().format(value).as_bytes()),
+        }
+    }
+
     /// Appends `$len`, the bytes, CR LF.
     #[inline]
     pub fn bulk(&mut self, value: &[u8]) {

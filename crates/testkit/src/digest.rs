@@ -127,6 +127,11 @@ fn text_of(target: &mut dyn Target, key: &[u8]) -> Option<String> {
         "set" => sorted(ask(target, &[b"SMEMBERS", key]), 1),
         "zset" => scores(ask(target, &[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"])),
         "hash" => hash(target, key),
+        "array" => {
+            let greatest = (u64::MAX - 1).to_string();
+            let values = ask(target, &[b"ARSCAN", key, b"0", greatest.as_bytes()]).to_string();
+            format!("{values}, next {}", ask(target, &[b"ARNEXT", key]))
+        }
         "stream" => comparable(ask(target, &[b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0"])),
         "none" => return None,
         other => panic!("a key of type {other}"),

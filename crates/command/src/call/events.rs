@@ -171,6 +171,13 @@ const RULES: &[Rule] = &[
         .replaces(Before),
     rule(&["GEORADIUS", "GEORADIUSBYMEMBER"],                  ZSET,    Is("georadiusstore")).reads()
         .replaces(Before),
+    rule(&["ARSET"],                                           ARRAY,   Is("arset")),
+    rule(&["ARMSET"],                                          ARRAY,   Is("armset")),
+    rule(&["ARINSERT"],                                        ARRAY,   Is("arinsert")),
+    rule(&["ARRING"],                                          ARRAY,   Is("arring")),
+    rule(&["ARSEEK"],                                          ARRAY,   Is("arseek")),
+    rule(&["ARDEL"],                                           ARRAY,   Is("ardel")).empties(),
+    rule(&["ARDELRANGE"],                                      ARRAY,   Is("ardelrange")).empties(),
     rule(&["XTRIM"],                                           STREAM,  Is("xtrim")),
     rule(&["XDEL", "XDELEX", "XACKDEL"],                       STREAM,  Is("xdel")),
 ];

@@ -54,6 +54,7 @@ pub fn encoding_of(view: View<'_>, settings: &Settings) -> &'static str {
         (Kind::Set | Kind::Hash, _) => "hashtable",
         (Kind::ZSet, _) => "skiplist",
         (Kind::Stream, _) => "stream",
+        (Kind::Array, _) => "sliced-array",
     }
 }
 

@@ -16,6 +16,7 @@ pub const STREAM: u32 = 1 << 10;
 pub const MISSES: u32 = 1 << 11;
 pub const MODULE: u32 = 1 << 13;
 pub const NEW: u32 = 1 << 14;
+pub const ARRAY: u32 = 1 << 15;
 pub const OVERWRITTEN: u32 = 1 << 20;
 pub const TYPE_CHANGED: u32 = 1 << 21;
 /// Publish the names of fields, too: to the channel of the key, of the event, of the key and a field, of the
@@ -27,7 +28,8 @@ pub const FIELDS_BY_BOTH: u32 = 1 << 25;
 /// All channels with names of fields.
 pub const OF_FIELDS: u32 = FIELDS_BY_KEY | FIELDS_BY_EVENT | BY_FIELD | FIELDS_BY_BOTH;
 const CHANNELS: u32 = BY_KEY | BY_EVENT | OF_FIELDS;
-pub const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
+pub const ALL: u32 =
+    GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE | ARRAY;
 
 /// Returns the classes for the letters of `notify-keyspace-events`; zero if no channel would get letters.
 pub fn classes(letters: &[u8]) -> u32 {
@@ -53,6 +55,7 @@ pub fn classes(letters: &[u8]) -> u32 {
         b'T' => FIELDS_BY_EVENT,
         b'I' => BY_FIELD,
         b'V' => FIELDS_BY_BOTH,
+        b'a' => ARRAY,
         _ => 0,
     };
     let classes = letters.iter().map(class).fold(0, |all, one| all | one);

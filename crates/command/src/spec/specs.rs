@@ -241,6 +241,13 @@ const EXTRAS: &[Extra] = &[
     extra("ACL|SAVE").tips(ALL_NODES_OK),
     extra("ACL|SETUSER").tips(ALL_NODES_OK).secret(|_, at| at >= 2),
     extra("APPEND").keys(&[key(1, "RW insert")]),
+    extra("ARDEL").keys(&[key(1, "RW delete")]),
+    extra("ARDELRANGE").keys(&[key(1, "RW delete")]),
+    extra("ARINSERT").keys(&[key(1, "RW update")]),
+    extra("ARMSET").keys(&[key(1, "RW update")]),
+    extra("ARRING").keys(&[key(1, "RW update")]),
+    extra("ARSEEK").keys(&[key(1, "RW update")]),
+    extra("ARSET").keys(&[key(1, "RW update")]),
     extra("AUTH").secret(|_, at| at >= 1),
     extra("BITFIELD").keys(&[BITFIELD_KEY]),
     extra("BITOP").keys(&[key(2, "OW update"), rest(3, "RO access")]),
@@ -639,6 +646,7 @@ pub const CATEGORIES: &[&str] = &[
     "@connection",
     "@transaction",
     "@scripting",
+    "@array",
 ];
 
 /// Returns the row's ACL categories, in the order of COMMAND.

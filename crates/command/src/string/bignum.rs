@@ -16,14 +16,19 @@ impl From<u128> for Natural {
     }
 }
 
-/// `10^exponent`.
-pub fn ten_to(exponent: usize) -> Natural {
+/// `base^exponent`, for a base of ten at most.
+pub fn power_of(base: u64, exponent: usize) -> Natural {
     let mut power = Natural(vec![1]);
     for _ in 0..exponent / CHUNK_DIGITS {
-        power.multiply_add(CHUNK, 0);
+        power.multiply_add(base.pow(CHUNK_DIGITS as u32), 0);
     }
-    power.multiply_add(10_u64.pow((exponent % CHUNK_DIGITS) as u32), 0);
+    power.multiply_add(base.pow((exponent % CHUNK_DIGITS) as u32), 0);
     power
+}
+
+/// `10^exponent`.
+pub fn ten_to(exponent: usize) -> Natural {
+    power_of(10, exponent)
 }
 
 impl Natural {

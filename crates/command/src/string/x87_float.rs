@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 
 use evenkeel_resp::float;
 
-use crate::bignum::{Natural, ten_to};
+use crate::bignum::{Natural, power_of, ten_to};
 
 /// Longest text that is parsed; Redis' own limit.
 const TEXT_LEN_MAX: usize = 5 * 1024 - 1;
@@ -166,6 +166,49 @@ impl Extended {
         Some(if negative { -whole } else { whole })
     }
 
+    /// Returns the other number if it is less, or greater, than this one.
+    pub fn extreme(self, other: Extended, wanted: Ordering) -> Extended {
+        if other.compare(self) == wanted { other } else { self }
+    }
+
+    /// Returns the number without its fraction; `None` if that is beyond 64 bits.
+    pub fn whole(self) -> Option<i64> {
+        let Extended::Finite { negative, mantissa, exponent } = self else { return None };
+        let magnitude = match exponent {
+            _ if mantissa == 0 => 0,
+            1.. => return None, // the highest of the 64 bits is set
+            -63..=0 => mantissa >> -exponent,
+            _ => 0,
+        };
+        if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
+    }
+
+    /// Prints the number as C does with `%.17Lg`: 17 digits, without zeros at their end, and an exponent
+    /// where the number is very large or close to zero.
+    pub fn print_general(self) -> String {
+        let Extended::Finite { negative, mantissa, exponent } = self else { return self.print() };
+        let sign = if negative { "-" } else { "" };
+        if mantissa == 0 {
+            return format!("{sign}0");
+        }
+        let (digits, exponent) = digits_of(mantissa, exponent);
+        if !(-4..DECIMALS as i64).contains(&exponent) {
+            let (first, rest) = digits.split_at(1);
+            let point = if rest.is_empty() { "" } else { "." };
+            let exponent_sign = if exponent < 0 { '-' } else { '+' };
+            return format!("{sign}{first}{point}{rest}e{exponent_sign}{:02}", exponent.abs());
+        }
+        let Ok(whole) = usize::try_from(exponent + 1) else {
+            return format!("{sign}0.{}{digits}", "0".repeat((-exponent - 1) as usize));
+        };
+        match digits.split_at_checked(whole) {
+            None => format!("{sign}{digits}{}", "0".repeat(whole - digits.len())),
+            Some(("", rest)) => format!("{sign}0.{rest}"),
+            Some((whole, "")) => format!("{sign}{whole}"),
+            Some((whole, rest)) => format!("{sign}{whole}.{rest}"),
+        }
+    }
+
     /// Prints the number as Redis does: 17 decimals, without zeros at their end; never an exponent.
     pub fn print(self) -> String {
         let (negative, mantissa, exponent) = match self {
@@ -183,6 +226,54 @@ impl Extended {
         }
         text
     }
+}
+
+impl From<i64> for Extended {
+    fn from(number: i64) -> Extended {
+        round(number < 0, u128::from(number.unsigned_abs()), 0, false).unwrap_or(ZERO)
+    }
+}
+
+impl From<f64> for Extended {
+    /// The number is no NaN.
+    fn from(number: f64) -> Extended {
+        const FRACTION: u32 = 52;
+        let (bits, negative) = (number.to_bits(), number.is_sign_negative());
+        let (power, fraction) = (bits >> FRACTION & 0x7ff, bits & ((1 << FRACTION) - 1));
+        let (mantissa, power) = if power == 0 { (fraction, 1) } else { (fraction | 1 << FRACTION, power) };
+        match (number.is_finite(), mantissa) {
+            (false, _) => Extended::Infinite { negative },
+            (true, 0) => Extended::Finite { negative, mantissa: 0, exponent: 0 },
+            _ => round(negative, u128::from(mantissa), power as i64 - 1075, false).unwrap_or(ZERO),
+        }
+    }
+}
+
+/// Returns up to 17 digits of `mantissa * 2^exponent`, which is not zero, without zeros at their end; and the
+/// power of ten of the first.
+fn digits_of(mantissa: u64, exponent: i64) -> (String, i64) {
+    // Without the zeros at its end, most numbers are integers.
+    let zeros = i64::from(mantissa.trailing_zeros()).min((-exponent).max(0));
+    let (number, exponent) = (Natural::from(u128::from(mantissa >> zeros)), exponent + zeros);
+    // A half is five tenths, so a number that is divided by two n times has n decimals.
+    let (decimals, text) = if exponent >= 0 {
+        (0, number.shifted_left(exponent as usize).print())
+    } else {
+        (-exponent, number.times(&power_of(5, -exponent as usize)).print())
+    };
+    let mut power = text.len() as i64 - 1 - decimals;
+    let Some((kept, rest)) = text.split_at_checked(DECIMALS) else {
+        return (text.trim_end_matches('0').to_owned(), power);
+    };
+    let is_odd = kept.ends_with(['1', '3', '5', '7', '9']);
+    let is_half = rest.starts_with('5') && rest[1..].bytes().all(|digit| digit == b'0');
+    let up = rest.as_bytes().first().is_some_and(|digit| *digit >= b'5') && (!is_half || is_odd);
+    let mut digits: u128 = kept.parse().expect("17 digits");
+    digits += u128::from(up);
+    if digits == TEN_TO_DECIMALS {
+        power += 1;
+    }
+    (digits.to_string().trim_end_matches('0').to_owned(), power)
 }
 
 /// Prints `mantissa / 2^shift`, rounded to 17 decimals. A shift of 127 stands for itself and all larger
@@ -333,6 +424,62 @@ fn parse_exponent(text: &[u8], letter: u8) -> Option<i64> {
 mod tests {
     use super::*;
     use evenkeel_testkit::random::printed as random;
+
+    /// As `printf("%.17Lg")` of the GNU C library prints numbers of 80 bits.
+    #[test]
+    fn numbers_are_printed_with_17_digits() {
+        for (text, printed) in [
+            ("0", "0"),
+            ("60", "60"),
+            ("60.5", "60.5"),
+            ("0.1", "0.10000000000000000"),
+            ("3.14", "3.1400000000000000"),
+            ("-2.5e-5", "-2.5000000000000000e-05"),
+            ("0.0001", "0.00010000000000000000"),
+            ("12345678901234567", "12345678901234567"),
+            ("123456789012345678", "1.2345678901234568e+17"),
+            ("99999999999999999.5", "1e+17"),
+            ("1e4000", "1e+4000"),
+            ("inf", "inf"),
+            ("-infinity", "-inf"),
+        ] {
+            let is_fraction = printed.contains('.');
+            let (head, tail) = printed
+                .split_once('e')
+                .map_or((printed, String::new()), |(head, exponent)| (head, format!("e{exponent}")));
+            let head = if is_fraction { head.trim_end_matches('0').trim_end_matches('.') } else { head };
+            let number = Extended::parse(text.as_bytes()).expect("a number");
+            assert_eq!(number.print_general(), format!("{head}{tail}"), "{text}");
+        }
+        assert_eq!(Extended::from(0.1).print_general(), "0.10000000000000001");
+        assert_eq!(Extended::from(i64::MIN).print_general(), "-9.2233720368547758e+18");
+        assert_eq!(Extended::from(5e-324).print_general(), "4.9406564584124654e-324");
+    }
+
+    #[test]
+    fn numbers_are_compared_and_cut() {
+        let number = |text: &str| Extended::parse(text.as_bytes()).expect("a number");
+        let ascending = ["-inf", "-1e300", "-2", "-1.5", "0", "1e-4000", "1.5", "2", "1e300", "inf"];
+        for pair in ascending.windows(2) {
+            let (less, more) = (number(pair[0]), number(pair[1]));
+            assert_eq!((less.compare(more), more.compare(less)), (Ordering::Less, Ordering::Greater));
+            assert_eq!(less.extreme(more, Ordering::Greater), more);
+        }
+        assert_eq!(number("-0").compare(number("0")), Ordering::Equal);
+        for (text, whole) in [
+            ("7.9", Some(7)),
+            ("-7.9", Some(-7)),
+            ("0.5", Some(0)),
+            ("1e-30", Some(0)),
+            ("9223372036854775807.4", Some(i64::MAX)),
+            ("9223372036854775808", None),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("1e30", None),
+            ("inf", None),
+        ] {
+            assert_eq!(number(text).whole(), whole, "{text}");
+        }
+    }
 
     fn sum(a: &str, b: &str) -> Option<String> {
         Some(Extended::parse(a.as_bytes())?.plus(Extended::parse(b.as_bytes())?)?.print())

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use evenkeel_rdb::{
-    Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, NOBODY, Object, PIECE, Reason,
-    Source,
+    ArrayElements, Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, NOBODY, Object,
+    PIECE, Reason, Source,
 };
 use evenkeel_store::collection::stream::{self, Delivery, ENTRY_MAX, Group, NodeLimits, PARTS_MAX, StreamId};
-use evenkeel_store::collection::{Collection, ELEMENT_MAX, Gather, Hash, List, Set, Stream};
+use evenkeel_store::collection::{Array, Collection, ELEMENT_MAX, Gather, Hash, List, Set, Stream};
 use evenkeel_store::rope::{self, CHUNK, FLAT_MAX, Rope};
 use evenkeel_store::{Expire, Hasher, Millis};
 
@@ -70,6 +70,7 @@ pub fn build<S: Source>(
         Object::SortedSet(members) => read_zset(members, settings, hasher),
         Object::Hash(fields) => read_hash(fields, settings, hasher, now),
         Object::Stream(entries) => read_stream(entries, settings, origin),
+        Object::Array(elements) => read_array(elements),
     }
 }
 
@@ -263,6 +264,17 @@ fn read_idmp(stream: &mut Stream, read: &evenkeel_rdb::Idmp) -> Result<(), Error
     }
     (idmp.added, idmp.duplicates) = (read.added, read.duplicates);
     Ok(())
+}
+
+fn read_array<S: Source>(mut elements: ArrayElements<'_, S>) -> Result<Formed, Error> {
+    let (mut array, mut digits) = (Array::new(), Digits::default());
+    array.set_cursor(elements.cursor());
+    while let Some((index, value)) = elements.next()? {
+        if !array.set(index, fitting(value.bytes(&mut digits))?) {
+            return Err(duplicate());
+        }
+    }
+    Ok(Formed::new(Value::Array(array), 0))
 }
 
 fn group_of(read: &evenkeel_rdb::Group) -> Result<Group, Error> {

@@ -5,7 +5,7 @@ use evenkeel_rdb::{
     Producer, StreamForm, Version, dump,
 };
 use evenkeel_store::collection::stream::{self, StreamId};
-use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
+use evenkeel_store::collection::{Array, Hash, List, Set, Stream, ZSet};
 use evenkeel_store::rope;
 
 use super::Value;
@@ -17,6 +17,7 @@ fn version_for(value: &Value) -> Version {
         Value::Hash(hash) if hash.timed_len() > 0 => Version::V80,
         Value::Stream(stream) if has_active_times(stream) => form_of(stream).version().max(Version::V11),
         Value::Stream(stream) => form_of(stream).version(),
+        Value::Array(_) => Version::V14,
         _ => Version::V10,
     }
 }
@@ -48,12 +49,12 @@ pub fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
 
 /// Writes a value into a file, which as many servers as possible should be able to read.
 ///
-/// Only a field's deadline, and a stream's producers and released entries require a newer version. The time
+/// Only a field's deadline, an array, and a stream's producers and released entries require a newer version. The time
 /// at which a stream's consumer was last given an entry is not worth that: it would keep Redis 7.0 from every
 /// file with a consumer group. In files, both times are that of the consumer's last request.
 pub fn record(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     match value {
-        Value::Hash(_) => encoder.raise(version_for(value)),
+        Value::Hash(_) | Value::Array(_) => encoder.raise(version_for(value)),
         Value::Stream(stream) => encoder.raise(form_of(stream).version()),
         _ => {}
     }
@@ -76,6 +77,7 @@ fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
         Value::ZSet(set) => write_zset(set, settings, encoder),
         Value::Hash(hash) => write_hash(hash, settings, encoder),
         Value::Stream(stream) => write_stream(stream, settings, encoder),
+        Value::Array(array) => write_array(array, encoder),
     }
 }
 
@@ -208,6 +210,13 @@ fn idmp_of(stream: &Stream) -> Idmp {
         added: idmp.added,
         duplicates: idmp.duplicates,
     }
+}
+
+fn write_array(array: &Array, encoder: &mut Encoder<impl Out>) {
+    let count = array.count();
+    let mut writer = encoder.array(count, array.cursor()).expect("the version was chosen for it");
+    array.range(0..count).for_each(|(index, value)| writer.push(index, value));
+    writer.finish();
 }
 
 fn each_entry(stream: &Stream, mut f: impl FnMut(Id, &[(Item<'_>, Item<'_>)])) {

@@ -6,6 +6,7 @@
 
 mod acl;
 mod apart;
+mod arrays;
 mod check_config;
 mod differential;
 mod disk;

@@ -14,7 +14,7 @@ use evenkeel_rdb::aof::{push_command, push_timestamp};
 use evenkeel_rdb::file::KeyMetadata;
 use evenkeel_resp::float;
 use evenkeel_store::collection::stream::{Delivery, Group, StreamId};
-use evenkeel_store::collection::{Hash, Stream, ZSet};
+use evenkeel_store::collection::{Array, Hash, Stream, ZSet};
 use evenkeel_store::journal::select;
 use evenkeel_store::rope::{Piece, Rope};
 
@@ -152,6 +152,16 @@ impl<W: io::Write> Commands<W> {
         }
     }
 
+    fn array(&mut self, key: &[u8], array: &Array) {
+        let words = array
+            .range(0..array.count())
+            .flat_map(|(index, value)| [Cow::Owned(index.to_string().into_bytes()), Cow::Borrowed(value)]);
+        self.each(&[b"ARMSET", key], 2, words);
+        if let Some(cursor) = array.cursor() {
+            self.command(&[b"ARSEEK", key, (cursor + 1).to_string().as_bytes()]);
+        }
+    }
+
     fn stream(&mut self, key: &[u8], stream: &Stream) {
         let has_gone = pending(stream).any(|id| !stream.entries().contains(id));
         if has_gone {
@@ -278,6 +288,7 @@ impl<W: io::Write> Form for Commands<W> {
             Taken::Other(Value::ZSet(zset)) => self.zset(key, zset),
             Taken::Other(Value::Hash(hash)) => self.hash(key, hash),
             Taken::Other(Value::Stream(stream)) => self.stream(key, stream),
+            Taken::Other(Value::Array(array)) => self.array(key, array),
         }
         if let Some(deadline) = metadata.expires {
             self.command(&[b"PEXPIREAT", key, deadline.to_string().as_bytes()]);

@@ -7,13 +7,14 @@
 use super::Announced;
 use super::Decoder;
 use crate::error::{Error, Reason, Result};
-use crate::kind::{self, FIRST_VALKEY_VERSION};
+use crate::kind::{self, FIRST_VALKEY_VERSION, array};
 use crate::source::Source;
 
 /// A length of a textual score from here on has no bytes: it stands for an infinity or NaN.
 const TEXT_LENGTHS_END: u8 = 253;
 
 const SCORE_BYTES: u64 = 8;
+const NUMBER_BYTES: u64 = 8;
 const MILLIS_BYTES: u64 = 8;
 const ID_BYTES: u64 = 16;
 
@@ -55,6 +56,7 @@ impl<S: Source> Decoder<S> {
             kind::STREAM_LISTPACKS_3 => self.pass_stream(3),
             kind::STREAM_LISTPACKS_4 => self.pass_stream(4),
             kind::STREAM_LISTPACKS_5 => self.pass_stream(5),
+            kind::ARRAY => self.pass_array(),
             kind::HASH_2 if of_valkey => self.pass_each(|decoder| {
                 decoder.pass_string()?;
                 decoder.pass_string_and(MILLIS_BYTES)
@@ -182,6 +184,23 @@ impl<S: Source> Decoder<S> {
             })
         })?;
         self.pass_lengths(2) // entries added, duplicates
+    }
+
+    fn pass_array(&mut self) -> Result<()> {
+        let count = self.length()?;
+        if self.length()? == 1 {
+            self.length()?;
+        }
+        for _ in 0..count {
+            self.length()?;
+            let at = self.position();
+            match self.length()? {
+                array::LONG_STRING | array::SHORT_STRING => self.pass_string()?,
+                array::INT | array::FLOAT => self.source.pass(NUMBER_BYTES)?,
+                _ => return Err(Error::new(at, Reason::Element)),
+            }
+        }
+        Ok(())
     }
 
     fn pass_lengths(&mut self, count: u32) -> Result<()> {

@@ -82,6 +82,7 @@ pub enum Type {
     SortedSet,
     Hash,
     Stream,
+    Array,
 }
 
 impl Type {
@@ -94,6 +95,7 @@ impl Type {
             Type::SortedSet => "zset",
             Type::Hash => "hash",
             Type::Stream => "stream",
+            Type::Array => "array",
         }
     }
 }
@@ -267,6 +269,12 @@ fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64, bool), Error>
             while groups.next()?.is_some() {}
             count = info.length;
             Type::Stream
+        }
+        Object::Array(mut elements) => {
+            while elements.next()?.is_some() {
+                count += 1;
+            }
+            Type::Array
         }
     };
     Ok((kind, count, is_corrected))

@@ -98,9 +98,7 @@ pub(crate) fn written(content: &Content, style: Style, checksum: bool) -> Vec<u8
             encoder = encoder.without_compression();
         }
         encoder.record(key.into(), metadata);
-        if expires_by_field(value) {
-            encoder.raise(Version::V80);
-        }
+        encoder.raise(needed(value));
         write(value, &mut encoder, style).expect("it was raised where that is needed");
         let highest = encoder.highest();
         writer.append(&encoder.into_out(), highest).expect("memory takes everything");
@@ -114,8 +112,13 @@ pub(crate) fn written(content: &Content, style: Style, checksum: bool) -> Vec<u8
     file
 }
 
-pub(crate) fn expires_by_field(value: &Value) -> bool {
-    matches!(value, Value::Hash(hash) if hash.values().any(|(_, expires)| expires.is_some()))
+/// The lowest version that holds the value.
+pub(crate) fn needed(value: &Value) -> Version {
+    match value {
+        Value::Hash(hash) if hash.values().any(|(_, expires)| expires.is_some()) => Version::V80,
+        Value::Array(..) => Version::V14,
+        _ => Version::V10,
+    }
 }
 
 pub(crate) fn some_content(random: &mut Random, keys: usize) -> Content {
@@ -164,7 +167,7 @@ fn written_values_are_read_back() {
     let mut random = Random::new(seed);
     for round in 0..12 {
         let before = some_content(&mut random, if round == 0 { 200 } else { 12 });
-        for version in [Version::V10, Version::V11, Version::V80] {
+        for version in [Version::V10, Version::V11, Version::V14, Version::V80] {
             for style in styles(version) {
                 let checksum = random.chance(50);
                 let file = written(&before, style, checksum);
@@ -232,16 +235,13 @@ fn the_version_follows_the_content() {
     let mut random = Random::new(5);
     let style = styles(Version::V10)[0];
     let mut content = some_content(&mut random, 40);
-    let plain: Vec<_> = content
-        .keys
-        .iter()
-        .filter(|(_, (_, value))| !expires_by_field(value))
-        .map(|(key, _)| key.clone())
-        .collect();
-    assert!(plain.len() < content.keys.len(), "some expire by field");
-    assert_eq!(&written(&content, style, true)[..9], b"VALKEY080");
-    content.keys.retain(|key, _| plain.contains(key));
-    assert_eq!(&written(&content, style, true)[..9], b"REDIS0010");
+    let highest = [(Version::V80, b"VALKEY080"), (Version::V14, b"REDIS0014"), (Version::V10, b"REDIS0010")];
+    for (version, header) in highest {
+        let keys = content.keys.len();
+        content.keys.retain(|_, (_, value)| needed(value) <= version);
+        assert!(version == Version::V80 || content.keys.len() < keys, "some need version {version:?}");
+        assert_eq!(&written(&content, style, true)[..9], header);
+    }
 }
 
 #[test]

@@ -88,9 +88,9 @@ fn both_ways(reference: Reference) {
     let mut random = Random::new(seed);
     for _ in 0..3 {
         let mut before = some_content(&mut random, 80);
-        if reference == Reference::Redis {
-            before.keys.retain(|_, (_, value)| !crate::file::expires_by_field(value));
-        }
+        // Neither server knows arrays.
+        let known = if reference == Reference::Redis { Version::V10 } else { Version::V80 };
+        before.keys.retain(|_, (_, value)| [Version::V10, known].contains(&crate::file::needed(value)));
         for style in styles_for(reference) {
             let checksum = random.chance(50);
             load(&server, &mut client, &written(&before, style, checksum));

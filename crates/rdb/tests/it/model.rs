@@ -18,6 +18,7 @@ pub(crate) enum Value {
     SortedSet(BTreeMap<Bytes, Score>),
     Hash(BTreeMap<Bytes, (Bytes, Option<u64>)>),
     Stream(Entries, Info, Vec<Group>),
+    Array(BTreeMap<u64, Bytes>, Option<u64>),
 }
 
 pub(crate) type Entry = (Id, Vec<(Bytes, Bytes)>);
@@ -85,6 +86,13 @@ pub(crate) fn value<S: Source>(object: Object<'_, S>) -> Result<Value, Error> {
             Value::Hash(hash)
         }
         Object::Stream(stream) => read_stream(stream)?,
+        Object::Array(mut elements) => {
+            let (mut array, cursor) = (BTreeMap::new(), elements.cursor());
+            while let Some((index, value)) = elements.next()? {
+                assert_eq!(array.insert(index, value.to_vec()), None);
+            }
+            Value::Array(array, cursor)
+        }
     })
 }
 
@@ -199,6 +207,11 @@ pub(crate) fn write<O: Out>(value: &Value, encoder: &mut Encoder<O>, style: Styl
             }
             writer.finish(info, groups.iter());
         }
+        Value::Array(array, cursor) => {
+            let mut writer = encoder.array(array.len() as u64, *cursor)?;
+            array.iter().for_each(|(index, value)| writer.push(*index, value));
+            writer.finish();
+        }
     }
     Some(())
 }
@@ -239,6 +252,10 @@ pub(crate) fn describe(value: &Value) -> String {
             all.push(format!("/ {} {} {}", info.length, ids.join(" "), info.entries_added));
             all.extend(groups.iter().map(describe_group));
             set_line("stream", all);
+        }
+        Value::Array(array, cursor) => {
+            let pairs = array.iter().map(|(index, value)| format!("{index}={}", word(value)));
+            set_line("array", std::iter::once(format!("{cursor:?}")).chain(pairs).collect());
         }
     }
     line

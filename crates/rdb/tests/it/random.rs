@@ -12,7 +12,8 @@ use crate::model::{Entries, Score, Value, in_order, open, read, seal, styles};
 const FAR: i64 = 4_000_000_000_000;
 
 pub(crate) fn value(random: &mut Random) -> Value {
-    match random.below(6) {
+    match random.below(7) {
+        6 => array(random),
         0 => Value::String(bytes(random)),
         1 => Value::List((0..size(random)).map(|_| bytes(random)).collect()),
         2 => {
@@ -109,6 +110,22 @@ fn stream(random: &mut Random) -> Value {
     Value::Stream(entries, info, groups)
 }
 
+/// Dense, scattered, or both, with numbers that print back to their texts and others that do not.
+fn array(random: &mut Random) -> Value {
+    let far = [8, 100, 1 << 40, u64::MAX][random.below(4)];
+    let index = |random: &mut Random| random.draw() % far;
+    let values = (0..size(random)).map(|_| {
+        let text = match random.below(4) {
+            0 => format!("{}.{}", random.between(-99, 99), random.below(1000)).into_bytes(),
+            1 => format!("{}.0", random.draw() as i64 >> random.below(64)).into_bytes(),
+            _ => bytes(random),
+        };
+        (index(random), text)
+    });
+    let values = values.collect();
+    Value::Array(values, random.chance(50).then(|| index(random)))
+}
+
 fn next_id(random: &mut Random, id: Id) -> Id {
     match (random.chance(70), id.seq.checked_add(1 + random.below(3) as u64)) {
         (true, Some(seq)) => Id { seq, ..id },
@@ -154,7 +171,8 @@ fn written_values_are_read_back() {
     let mut random = Random::new(seed);
     for _ in 0..400 {
         let value = value(&mut random);
-        for style in [Version::V10, Version::V11, Version::V80].iter().flat_map(|version| styles(*version)) {
+        let versions = [Version::V10, Version::V11, Version::V14, Version::V80];
+        for style in versions.iter().flat_map(|version| styles(*version)) {
             let Some(payload) = seal(&value, style) else { continue };
             let expected = value.clone().in_version(style.version);
             assert!(open(&payload) == expected, "{style:?}: {expected:?}");

@@ -64,6 +64,9 @@ fn both_ways(reference: Reference) {
     let mut random = Random::new(seed);
     for _ in 0..150 {
         let value = random::value(&mut random);
+        if matches!(value, Value::Array(..)) {
+            continue; // neither server knows arrays
+        }
         for version in [Version::V10, Version::V11, Version::V80]
             .into_iter()
             .filter(|version| *version <= newest(reference))

@@ -200,7 +200,7 @@ impl Builder<'_> {
         Ok(match mark {
             b'+' => Value::Simple(content.to_vec()),
             b'-' => Value::Error(content.to_vec()),
-            b':' => Value::Int(number(content)?),
+            b':' => integer(content)?,
             b'$' if content == b"-1" => Value::NullBulk,
             b'*' if content == b"-1" => Value::NullArray,
             b'$' => Value::Bulk(self.blob(length(content)?)),
@@ -244,6 +244,18 @@ impl Builder<'_> {
 
 fn number<N: std::str::FromStr>(content: &[u8]) -> Result<N, DecodeError> {
     std::str::from_utf8(content).ok().and_then(|text| text.parse().ok()).ok_or(DecodeError::BadNumber)
+}
+
+/// Redis sends the length of an array, and its indices, as integers without a sign: those that do not fit a
+/// signed number become big numbers.
+fn integer(content: &[u8]) -> Result<Value, DecodeError> {
+    match number(content) {
+        Ok(value) => Ok(Value::Int(value)),
+        Err(error) => match number::<u64>(content) {
+            Ok(_) => Ok(Value::BigNumber(content.to_vec())),
+            Err(_) => Err(error),
+        },
+    }
 }
 
 /// Rust's parser is laxer than the protocol: it also accepts `infinity` and any case.

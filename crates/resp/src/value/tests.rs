@@ -118,7 +118,7 @@ fn malformed_replies_are_refused() {
         (b"%1073741825\r\n", BadLength),
         (b":1x\r\n", BadNumber),
         (b":\r\n", BadNumber),
-        (b":9223372036854775808\r\n", BadNumber),
+        (b":18446744073709551616\r\n", BadNumber),
         (b",infinity\r\n", BadNumber),
         (b",1.2.3\r\n", BadNumber),
         (b"#x\r\n", BadNumber),
@@ -233,4 +233,12 @@ fn mutated_replies_are_read_or_refused() {
             assert_eq!(again.to_string(), value.to_string(), "seed {seed}");
         }
     }
+}
+
+/// Redis sends indices of arrays so.
+#[test]
+fn integers_without_a_sign_are_big_numbers() {
+    let digits = b"18446744073709551615";
+    let bytes = [b":", &digits[..], b"\r\n"].concat();
+    assert_eq!(decoded(&bytes), Value::BigNumber(digits.to_vec()));
 }

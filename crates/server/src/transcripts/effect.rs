@@ -43,6 +43,24 @@ fn run(world: &mut World, lines: &[&str]) {
     }
 }
 
+/// Arrays have no form that older servers know: their commands are logged as they came.
+#[test]
+fn commands_on_arrays_are_logged_as_themselves() {
+    let filled = ["ARSET a 5 x y z", "ARSEEK a 20", "ARINSERT a i j"];
+    for line in [
+        "ARMSET a 1 b 9 c",
+        "ARDEL a 5",
+        "ARDELRANGE a 0 5 9 7",
+        "ARRING a 3 n m",
+        "ARSEEK a 0",
+        "ARINSERT a k",
+    ] {
+        check(&[&filled[..], &[line]].concat(), &[line]);
+    }
+    check(&[&filled[..], &["ARDELRANGE a 0 99"]].concat(), &["ARDELRANGE a 0 99"]);
+    check(&["ARDEL a 5"], &[]);
+}
+
 /// A key that has expired and is still there is gone for replicas, too, before a script reads it.
 #[test]
 fn scripts_that_read_expired_keys() {

@@ -1,5 +1,6 @@
 //! Tests of the commands on data, run by a server in the same process: transcripts of sessions.
 
+mod array;
 mod bitfield;
 mod bitmap;
 mod dump;

@@ -599,6 +599,7 @@ impl Kind {
             3 => Kind::ZSet,
             4 => Kind::Hash,
             5 => Kind::Stream,
+            6 => Kind::Array,
             _ => unreachable!("the header holds a kind"),
         }
     }

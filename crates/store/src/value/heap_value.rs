@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::value::Kind;
 use crate::value::collection::raw::Raw as _;
-use crate::value::collection::{Hash, List, Set, Stream, ZSet};
+use crate::value::collection::{Array, Hash, List, Set, Stream, ZSet};
 use crate::value::rope::Rope;
 
 /// See the module's documentation. Cloning shares the value.
@@ -17,6 +17,7 @@ pub(crate) enum HeapValue {
     ZSet(ZSet),
     Hash(Hash),
     Stream(Stream),
+    Array(Array),
 }
 
 /// Evaluates an expression for the value, whatever its kind.
@@ -29,6 +30,7 @@ macro_rules! each {
             HeapValue::ZSet($value) => $then,
             HeapValue::Hash($value) => $then,
             HeapValue::Stream($value) => $then,
+            HeapValue::Array($value) => $then,
         }
     };
 }
@@ -42,6 +44,7 @@ impl HeapValue {
             HeapValue::ZSet(_) => Kind::ZSet,
             HeapValue::Hash(_) => Kind::Hash,
             HeapValue::Stream(_) => Kind::Stream,
+            HeapValue::Array(_) => Kind::Array,
         }
     }
 
@@ -53,6 +56,7 @@ impl HeapValue {
             HeapValue::ZSet(set) => set.into_raw().as_ptr(),
             HeapValue::Hash(hash) => hash.into_raw().as_ptr(),
             HeapValue::Stream(stream) => stream.into_raw().as_ptr(),
+            HeapValue::Array(array) => array.into_raw().as_ptr(),
         }
     }
 
@@ -69,6 +73,7 @@ impl HeapValue {
                 Kind::ZSet => HeapValue::ZSet(ZSet::from_raw(address)),
                 Kind::Hash => HeapValue::Hash(Hash::from_raw(address)),
                 Kind::Stream => HeapValue::Stream(Stream::from_raw(address)),
+                Kind::Array => HeapValue::Array(Array::from_raw(address)),
             }
         }
     }
@@ -103,6 +108,7 @@ impl HeapValue {
             HeapValue::ZSet(set) => set.shared_memory(owners),
             HeapValue::Hash(hash) => hash.shared_memory(owners),
             HeapValue::Stream(stream) => stream.shared_memory(owners),
+            HeapValue::Array(array) => array.shared_memory(owners),
         }
     }
 

@@ -18,6 +18,7 @@ pub enum Kind {
     ZSet = 3,
     Hash = 4,
     Stream = 5,
+    Array = 6,
 }
 
 impl Kind {
@@ -34,7 +35,8 @@ impl Kind {
             Kind::Set => Some(Kind::ZSet),
             Kind::ZSet => Some(Kind::Hash),
             Kind::Hash => Some(Kind::Stream),
-            Kind::Stream => None,
+            Kind::Stream => Some(Kind::Array),
+            Kind::Array => None,
         }
     }
 
@@ -47,6 +49,7 @@ impl Kind {
             Kind::ZSet => "zset",
             Kind::Hash => "hash",
             Kind::Stream => "stream",
+            Kind::Array => "array",
         }
     }
 }

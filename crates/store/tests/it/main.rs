@@ -4,6 +4,7 @@
 
 mod ahead;
 mod apart;
+mod arrays;
 mod collections;
 mod eviction;
 mod fields;

@@ -570,18 +570,24 @@ fn is_ours(name: &str) -> bool {
     !name.starts_with("test.")
 }
 
+/// All but the last, which is of arrays.
+fn categories_of_redis() -> &'static [&'static str] {
+    specs::CATEGORIES.split_last().expect("there are some").1
+}
+
 /// For every command that both servers have, the categories are Redis'.
 #[test]
 fn categories_match_redis() {
     let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let server = Server::start(&oracle, &[]);
     let (mut client, mut world) = (server.connect(), World::new());
-    assert_eq!(world.run("ACL CAT"), client.run("ACL CAT").to_string());
+    let ours = world.run("ACL CAT").replace(r#", "array""#, "");
+    assert_eq!(ours, client.run("ACL CAT").to_string());
     let known: BTreeSet<String> = names(&client.run("COMMAND LIST"));
     let ours: BTreeSet<String> = names(&call(&mut world, "COMMAND LIST"));
     let both: BTreeSet<&String> = known.intersection(&ours).filter(|name| is_ours(name)).collect();
     assert!(both.len() > 300, "{}", both.len());
-    for category in specs::CATEGORIES {
+    for category in categories_of_redis() {
         let line = format!("ACL CAT {}", &category[1..]);
         let [ours, theirs] = [call(&mut world, &line), client.run(&line)].map(|list| {
             names(&list).into_iter().filter(|name| both.contains(name)).collect::<BTreeSet<String>>()
@@ -642,7 +648,7 @@ fn some_rules(random: &mut Random, commands: &[String]) -> Vec<String> {
             0 => format!("~{}", pattern(random)),
             1 => format!("%{}~{}", random.pick(&["R", "W", "rw", "WR", "x", ""]), pattern(random)),
             2 => format!("&{}", pattern(random)),
-            3 | 4 => format!("{}{}", random.pick(&["+", "-"]), random.pick(specs::CATEGORIES)),
+            3 | 4 => format!("{}{}", random.pick(&["+", "-"]), random.pick(categories_of_redis())),
             5..=8 => format!("{}{}", random.pick(&["+", "-"]), commands[random.below(commands.len())]),
             9 => random
                 .pick(&[

@@ -6,7 +6,7 @@
 //! representation of a value changes nothing.
 
 use evenkeel_resp::float;
-use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
+use evenkeel_store::collection::{Array, Hash, List, Set, Stream, ZSet};
 use evenkeel_store::{Kind, SlotGuard, View};
 
 use crate::admin::ServerCall;
@@ -41,6 +41,7 @@ impl Digest {
             Kind::ZSet => self.take_zset(&view.collection::<ZSet>()),
             Kind::Hash => self.take_hash(&view.collection::<Hash>()),
             Kind::Stream => self.take_stream(&view.collection::<Stream>()),
+            Kind::Array => self.take_array(&view.collection::<Array>()),
         }
         if view.deadline().is_some() {
             self.add(b"!!expire!!");
@@ -76,6 +77,15 @@ impl Digest {
         }
     }
 
+    fn take_array(&mut self, array: &Array) {
+        for (index, value) in array.range(0..array.count()) {
+            let mut pair = Digest::default();
+            pair.mix(index.to_string().as_bytes());
+            pair.mix(value);
+            self.add(&pair.0);
+        }
+    }
+
     /// Takes the entries, and nothing of groups.
     fn take_stream(&mut self, stream: &Stream) {
         for entry in stream.entries().range(0..stream.len()) {
@@ -97,6 +107,7 @@ fn number_of(kind: Kind) -> u32 {
         Kind::ZSet => 3,
         Kind::Hash => 4,
         Kind::Stream => 6,
+        Kind::Array => 7,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Collections: lists, sets, hashes, sorted sets, streams, on trees of shared pages.
+//! Collections: lists, sets, hashes, sorted sets, streams, arrays, on trees of shared pages.
 //!
 //! ```text
 //! Entry ── 8 bytes ──> Root ─┬─ Tree: one Page, or Inner nodes over Pages
@@ -8,6 +8,7 @@
 //! A clone of any of them is O(1) and never changes: a later write copies the pages that it changes. Items
 //! are byte strings; each collection's own file defines their content. See docs/values.md.
 
+pub mod array;
 mod hash;
 mod hashed;
 mod ints;
@@ -25,6 +26,7 @@ mod tree;
 mod varint;
 mod zset;
 
+pub use array::Array;
 pub use hash::{Field, Hash};
 pub use list::List;
 pub use set::Set;
