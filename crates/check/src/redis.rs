@@ -148,11 +148,15 @@ impl Rdb {
     }
 }
 
-const TYPES: [Type; 6] = [Type::String, Type::List, Type::Set, Type::SortedSet, Type::Hash, Type::Stream];
+const TYPES: [Type; 7] =
+    [Type::String, Type::List, Type::Set, Type::SortedSet, Type::Hash, Type::Stream, Type::Array];
+
+/// Returns a figure of a type as text.
+type ShowStat = fn(&Kind) -> String;
 
 /// Figures of the keys of a type in a database, with their names in the output of valkey-check-rdb.
 #[rustfmt::skip]
-const STATS: [(&str, fn(&Kind) -> String); 4] = [
+const STATS: [(&str, ShowStat); 4] = [
     ("keys.total",        |kind| kind.keys.to_string()),
     ("expire_keys.total", |kind| kind.expiring.to_string()),
     ("elements.total",    |kind| kind.elements.to_string()),

@@ -69,7 +69,10 @@ const VALKEY: &str = "
 ";
 
 /// Names of later versions of Redis.
-const REDIS_8: &str = "aof-load-corrupt-tail-max-size slowlog-entry-max-argc slowlog-entry-max-string-len";
+const REDIS_8: &str = "
+    aof-load-corrupt-tail-max-size array-slice-size array-sparse-kmax array-sparse-kmin
+    slowlog-entry-max-argc slowlog-entry-max-string-len
+";
 
 /// Names that Redis or Valkey answers only when asked by the full name.
 const HIDDEN: &str = "
@@ -83,9 +86,6 @@ const HIDDEN: &str = "
 /// Names that have an effect in a file and are unknown to CONFIG.
 const IN_FILES: &str =
     "include loadmodule rename-command user list-max-ziplist-entries list-max-ziplist-value";
-
-/// Names of Redis 8.8.
-const REDIS_8: &str = "array-slice-size array-sparse-kmax array-sparse-kmin";
 
 /// Names of this server only.
 const OURS: &str = "appendonly-buffer-limit appendonly-direct-io huge-pages snapshot-buffer-limit \

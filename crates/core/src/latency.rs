@@ -212,7 +212,12 @@ mod tests {
 
     #[test]
     fn latency_graph() {
-        let series = Series { samples: [(100, 10), (160, 40), (220, 20)].into(), longest_ms: 50 };
+        let series = Series {
+            samples: [(100, 10), (160, 40), (220, 20)].into(),
+            longest_ms: 50,
+            count: 3,
+            sum_ms: 70,
+        };
         let expected = format!(
             "command - high 40 ms, low 10 ms (all time high 50 ms)\n{}\n #\n #\n ##\n###\n\n211\nmms\n0\n",
             "-".repeat(80)

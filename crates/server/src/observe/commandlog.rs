@@ -15,8 +15,6 @@ use evenkeel_command::{Args, Flags, Spec, specs};
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{self, Ticks};
 
-/// Most arguments kept of a command, and most bytes of each.
-
 /// Subject of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandLogKind {
