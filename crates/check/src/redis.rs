@@ -180,8 +180,8 @@ fn say_stats(report: &file::FileReport, format: StatsFormat, out: &mut impl Writ
                     }
                 }
                 _ => {
-                    let figures = kinds.map(|(_, kind)| figure(&kind));
-                    say_row(&format!("db.{database}.{name}"), &figures, format, out)?;
+                    let row = kinds.map(|(_, kind)| figure(&kind));
+                    say_row(&format!("db.{database}.{name}"), &row, format, out)?;
                 }
             }
         }

@@ -385,8 +385,8 @@ fn statistics_of_types_and_databases_are_shown_in_three_formats() {
         assert!(text.contains(&format!("[info] {line}\n")), "{line} is not in {text}");
     }
     let (text, _) = check_rdb(&folder, &["a.rdb", "--stats", "--format", "csv"]);
-    assert!(text.contains("\ndb.7.type.name,string,list,set,zset,hash,stream\n"), "{text}");
-    assert!(text.contains("\ndb.7.keys.total,0,1,0,0,0,0\n"), "{text}");
+    assert!(text.contains("\ndb.7.type.name,string,list,set,zset,hash,stream,array\n"), "{text}");
+    assert!(text.contains("\ndb.7.keys.total,0,1,0,0,0,0,0\n"), "{text}");
     let output = folder.0.join("out").display().to_string();
     let (text, _) = check_rdb(&folder, &["a.rdb", "--stats", "--output", &output]);
     assert!(!text.contains("db.7"), "{text}");

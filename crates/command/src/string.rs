@@ -327,7 +327,8 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// Logs that the command's keys were set unconditionally, with a deadline that does not depend on the present.
+/// Logs that the command's keys were set unconditionally, with a deadline that does not depend on the
+/// present.
 fn log_pairs(call: &mut Call<'_, '_>, expire: Expire) {
     if !call.is_logged() {
         return;

@@ -493,7 +493,7 @@ mod tests {
             (7, 80, Reason::ModuleType),
             (8, 10, Reason::UnknownType(8)),
             (24, 80, Reason::UnknownType(24)),
-            (28, 14, Reason::UnknownType(28)),
+            (29, 14, Reason::UnknownType(29)),
             (255, 10, Reason::UnknownType(255)),
         ] {
             let bytes = [kind, 0, 0, 0];

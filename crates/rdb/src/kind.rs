@@ -10,7 +10,8 @@ pub enum Version {
     V11 = 11,
     /// Redis 8.6 and later: streams that remember their producers.
     V13 = 13,
-    /// Redis 8.8 and later: streams with released entries, arrays. No version of Valkey knows the types since 13.
+    /// Redis 8.8 and later: streams with released entries, arrays. No version of Valkey knows the types since
+    /// 13.
     V14 = 14,
     /// Valkey 9.0 and later only: hashes whose fields expire. Arrays have the same form as in version 14,
     /// although no version of Valkey knows them.

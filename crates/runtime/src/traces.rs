@@ -1,8 +1,8 @@
 //! Stack traces of all threads, for an operator who asks what a server that does not answer is doing.
 //!
 //! A thread can walk its own stack only. So each thread in turn gets a signal whose handler stores the
-//! addresses of its frames, and the thread that asks puts them into words. The handler makes async-signal-safe
-//! calls only: the walk takes no lock after a first one, which [`of_all_threads`] makes.
+//! addresses of its frames, and the thread that asks puts them into words. The handler makes
+//! async-signal-safe calls only: the walk takes no lock after a first one, which [`of_all_threads`] makes.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;

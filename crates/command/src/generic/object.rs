@@ -67,7 +67,8 @@ fn encoding_of_string(view: View<'_>) -> &'static str {
     }
 }
 
-/// Whether Valkey would allocate a string of this length together with its key and header, in two cache lines.
+/// Whether Valkey would allocate a string of this length together with its key and header, in two cache
+/// lines.
 fn is_embedded(view: &View<'_>, len: usize) -> bool {
     const LINES: usize = 128;
     let key = view.key().len();

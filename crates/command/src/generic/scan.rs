@@ -71,8 +71,8 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// Parses a cursor as Valkey does. A plain number must not be negative; any other text is read like `strtoull`
-/// does: with spaces in front, a sign, zeros, and up to a zero byte.
+/// Parses a cursor as Valkey does. A plain number must not be negative; any other text is read like
+/// `strtoull` does: with spaces in front, a sign, zeros, and up to a zero byte.
 pub(crate) fn cursor_of(text: &[u8]) -> Option<Cursor> {
     if let Some(number) = parse_i64(text) {
         return u64::try_from(number).ok().map(Cursor);

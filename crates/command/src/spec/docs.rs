@@ -680,9 +680,9 @@ pub const DOCS: &[Doc] = &[
     doc("INCRBYFLOAT", "string", "2.6.0", "O(1)", "key increment:double",
         "Adds a floating-point number to a number; a missing key counts as 0."),
     doc("INCREX", "string", "9.2.0", "O(1)",
-        "key condition=[NX | XX] increment=[BYFLOAT float:double | BYINT integer:integer] [LBOUND lowerbound] \
-         [UBOUND upperbound] [SATURATE] expiration=[EX seconds | PX milliseconds | EXAT unix-time-seconds | \
-         PXAT unix-time-milliseconds | PERSIST] [ENX]",
+        "key condition=[NX | XX] increment=[BYFLOAT float:double | BYINT integer:integer] \
+         [LBOUND lowerbound] [UBOUND upperbound] [SATURATE] expiration=[EX seconds | PX milliseconds | \
+         EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] [ENX]",
         "Adds a number to a number, within bounds, and may change the key's expiration."),
     doc("INFO", "server", "1.0.0", "O(1)", "[section [section ...]]",
         "Returns information and statistics about the server, by section."),
@@ -1214,10 +1214,10 @@ const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("LOG message", "Writes a message to the server log."),
     ("OBJECT key", "Returns the internal representation of a value."),
     ("PANIC", "Panics inside the command handler."),
+    ("PAUSE-CRON <0 | 1>", "Stops or continues the timers of the workers."),
     ("POPULATE count [prefix] [size]", "Creates keys with string values, up to a count."),
     ("PROTOCOL type", "Returns an example of a protocol type."),
     ("QUICKLIST-PACKED-THRESHOLD size", "Sets the minimum length of list elements dumped separately."),
-    ("PAUSE-CRON <0 | 1>", "Stops or continues the timers of the workers."),
     ("SET-ACTIVE-EXPIRE <0 | 1>", "Disables or enables the active removal of expired keys."),
     ("SLEEP seconds", "Blocks the whole server for the given time."),
 ];

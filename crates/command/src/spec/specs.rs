@@ -521,8 +521,8 @@ pub fn databases(row: &Spec) -> DatabaseArgs {
 }
 
 impl DatabaseArgs {
-    /// Returns the indices of a call's arguments that name a database, or none if an argument is malformed: the
-    /// handler will report that.
+    /// Returns the indices of a call's arguments that name a database, or none if an argument is malformed:
+    /// the handler will report that.
     pub fn indices(self, args: &Args<'_>, count: u32) -> Vec<usize> {
         let found = match self {
             DatabaseArgs::None | DatabaseArgs::All => Vec::new(),

@@ -1,8 +1,8 @@
 //! INCREX: an increment with bounds, a condition and an expiration.
 //!
-//! The syntax is that of Redis 8.8 and Valkey 9.2 together: Valkey adds the conditions NX and XX. As in Redis,
-//! no option may be repeated. A result out of bounds leaves the key as it is, unless SATURATE takes the nearest
-//! bound instead.
+//! The syntax is that of Redis 8.8 and Valkey 9.2 together: Valkey adds the conditions NX and XX. As in
+//! Redis, no option may be repeated. A result out of bounds leaves the key as it is, unless SATURATE takes
+//! the nearest bound instead.
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::{Expire, Str};

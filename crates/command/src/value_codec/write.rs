@@ -49,9 +49,9 @@ pub fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
 
 /// Writes a value into a file, which as many servers as possible should be able to read.
 ///
-/// Only a field's deadline, an array, and a stream's producers and released entries require a newer version. The time
-/// at which a stream's consumer was last given an entry is not worth that: it would keep Redis 7.0 from every
-/// file with a consumer group. In files, both times are that of the consumer's last request.
+/// Only a field's deadline, an array, and a stream's producers and released entries require a newer version.
+/// The time at which a stream's consumer was last given an entry is not worth that: it would keep Redis 7.0
+/// from every file with a consumer group. In files, both times are that of the consumer's last request.
 pub fn record(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     match value {
         Value::Hash(_) | Value::Array(_) => encoder.raise(version_for(value)),

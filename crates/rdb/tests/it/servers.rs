@@ -227,7 +227,8 @@ fn valkey_restores_accepted_broken_payloads() {
     accepted_is_restored(Reference::Valkey);
 }
 
-/// An accepted payload is also a value to other servers, even if they would refuse the same bytes.
+/// An accepted payload is also a value to other servers, even if they would refuse the same bytes; but the
+/// oracles know no arrays.
 fn accepted_is_restored(reference: Reference) {
     const BATCH: usize = 100;
     let Some(mut server) = start(reference) else { return };
@@ -236,6 +237,7 @@ fn accepted_is_restored(reference: Reference) {
     broken::with_one_byte_changed(|golden, body| {
         if let Ok(value) = read(Decoder::new(Slice::new(body), golden.version()))
             && !expires_soon(&value)
+            && !matches!(value, Value::Array(..))
         {
             batch.push(value);
         }

@@ -132,9 +132,9 @@ pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) 
     let mut rest = String::new();
     let _ = write!(
         rest,
-        " age={} idle={} flags={} capa={} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={used} qbuf-free={} \
-         argv-mem={arg_bytes} multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} \
-         cmd={command} user=",
+        " age={} idle={} flags={} capa={} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={used} \
+         qbuf-free={} argv-mem={arg_bytes} multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} \
+         events={} cmd={command} user=",
         seconds(client.created_ms),
         if itself { 0 } else { seconds(client.active_ms.load(Relaxed)) },
         flags_of(client),

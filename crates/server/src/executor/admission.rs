@@ -114,8 +114,8 @@ impl Executor {
         Ok(Admitted::Run(id))
     }
 
-    /// Returns the error of a malformed command, or tells a client that has to authenticate first nothing about
-    /// the command.
+    /// Returns the error of a malformed command, or tells a client that has to authenticate first nothing
+    /// about the command.
     #[cold]
     fn auth_first(
         &self,

@@ -40,8 +40,8 @@ impl Timers {
         Timers { turn_began: now, next_tick: 0, commands_before: 0, sweep_at: 0, busy: 0, busy_since: now }
     }
 
-    /// Ends a turn at `now`, when `commands` have run in all: the worker waits for events. Returns the time of
-    /// the turn and its commands.
+    /// Ends a turn at `now`, when `commands` have run in all: the worker waits for events. Returns the time
+    /// of the turn and its commands.
     pub(super) fn end_turn(&mut self, now: Ticks, commands: u64) -> (Ticks, u64) {
         let ticks = now.saturating_sub(self.turn_began);
         self.busy += ticks;

@@ -399,8 +399,9 @@ fn users_are_described() {
             [\"148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940\"], \"commands\", \"-@all\", \
             \"keys\", \"~a ~b\", \"channels\", \"&c\", \"databases\", \"alldbs\", \"selectors\", \
             [[\"commands\", \"-@all +get\", \
-            \"keys\", \"~x\", \"channels\", \"\", \"databases\", \"alldbs\"], [\"commands\", \"-@all\", \"keys\", \"%W~y\", \
-            \"channels\", \"\", \"databases\", \"alldbs\"], [\"commands\", \"-@all\", \"keys\", \"\", \"channels\", \"\", \"databases\", \"alldbs\"]]]
+            \"keys\", \"~x\", \"channels\", \"\", \"databases\", \"alldbs\"], [\"commands\", \"-@all\", \
+            \"keys\", \"%W~y\", \"channels\", \"\", \"databases\", \"alldbs\"], [\"commands\", \"-@all\", \
+            \"keys\", \"\", \"channels\", \"\", \"databases\", \"alldbs\"]]]
         > ACL LIST
         < [\"user default on nopass ~\\* &\\* +@all\", \"user u on \
             #148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940 ~a ~b resetchannels &c -@all \
@@ -408,7 +409,8 @@ fn users_are_described() {
         > ACL SETUSER u <p nopass clearselectors allkeys +@all allchannels skip-sanitize-payload < OK
         > ACL GETUSER u
         < [\"flags\", [\"on\", \"nopass\"], \"passwords\", [], \"commands\", \
-            \"+@all\", \"keys\", \"~\\*\", \"channels\", \"&\\*\", \"databases\", \"alldbs\", \"selectors\", []]
+            \"+@all\", \"keys\", \"~\\*\", \"channels\", \"&\\*\", \"databases\", \"alldbs\", \
+            \"selectors\", []]
         > ACL SETUSER u reset                      < OK
         > ACL GETUSER u
         < [\"flags\", [\"off\"], \"passwords\", [], \"commands\", \"-@all\", \"keys\", \
