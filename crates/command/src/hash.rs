@@ -124,6 +124,10 @@ fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> 
         }
         hash.changes = (args.len() as u64 - 2) / 2;
         update_form(hash, settings, longest);
+        // All given fields count, also those that are the same.
+        if hash.changes > settings.hash_max_listpack_entries as u64 {
+            hash.form = LARGE;
+        }
         created
     })?;
     Ok(created)

@@ -208,19 +208,8 @@ const START: [&str; 2] = ["--enable-debug-command", "yes"];
 /// Runs a transcript in process, and on Valkey if there is one: it has to hold for both.
 #[track_caller]
 pub(crate) fn check(text: &str) {
-    check_with(Reference::Valkey, text);
-}
-
-/// [`check`] with redis-server 7.0 in place of Valkey: for replies that still follow the older server.
-#[track_caller]
-pub(crate) fn check_on_redis(text: &str) {
-    check_with(Reference::Redis, text);
-}
-
-#[track_caller]
-fn check_with(reference: Reference, text: &str) {
     transcript::check_on(&mut World::new(), text);
-    if let Some(oracle) = Program::oracle(reference) {
+    if let Some(oracle) = Program::oracle(Reference::Valkey) {
         transcript::check(&evenkeel_testkit::Server::start(&oracle, &START), text);
     }
 }

@@ -10,7 +10,7 @@ const GROUP: Group = Group::Server;
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     container("COMMANDLOG", GROUP, &[
-        session("COMMANDLOG|GET",   exactly(4) , GROUP, get        ).admin().scriptable(),
+        session("COMMANDLOG|GET",   at_least(4), GROUP, get        ).admin().scriptable(),
         session("COMMANDLOG|HELP",  exactly(2),  GROUP, help       ).scriptable(),
         session("COMMANDLOG|LEN",   exactly(3),  GROUP, len        ).admin().scriptable(),
         session("COMMANDLOG|RESET", exactly(3),  GROUP, reset      ).admin().scriptable(),

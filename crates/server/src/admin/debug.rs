@@ -441,11 +441,11 @@ fn table_stats(call: &mut ServerCall<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{World, check, check_on_redis};
+    use crate::testing::{World, check};
 
     #[test]
     fn debug_subcommands_check_their_arguments() {
-        check_on_redis(
+        check(
             "
             > DEBUG                            < -ERR wrong number of arguments for 'debug' command
             > DEBUG NOSUCH
@@ -458,7 +458,7 @@ mod tests {
             > DEBUG OBJECT k                   < -ERR no such key
             > SET k 1234
             > DEBUG OBJECT k
-            < Value at:* refcount:2147483647 encoding:int serializedlength:3 lru:* lru_seconds_idle:0
+            < Value at:* refcount:1 encoding:int serializedlength:3 lru:* lru_seconds_idle:0
             > DEBUG POPULATE 3 key 10          < OK
             > GET key:2                        < \"value:2\\x00\\x00\\x00\"
             > DEBUG POPULATE x                 < -ERR value is out of range, must be positive

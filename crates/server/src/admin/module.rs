@@ -37,11 +37,11 @@ fn refuse(_: &mut ServerCall<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{World, check_on_redis};
+    use crate::testing::World;
 
     #[test]
     fn there_are_no_modules() {
-        check_on_redis(
+        World::new().check(
             "
             > MODULE LIST                      < []
             > MODULE LIST x                    < -ERR wrong number of arguments for 'module|list' command

@@ -30,7 +30,7 @@ fn time(call: &mut ServerCall<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{World, check, check_on_redis};
+    use crate::testing::{World, check};
 
     #[test]
     fn time_and_server_basics() {
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn info_sections_are_selected_by_name() {
-        check_on_redis(
+        World::new().check(
             "
             > INFO cluster             < \"# Cluster\\r\\ncluster_enabled:0\\r\\n\"
             > INFO CLUSTER nosuch      < \"# Cluster\\r\\ncluster_enabled:0\\r\\n\"

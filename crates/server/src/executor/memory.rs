@@ -198,7 +198,7 @@ fn needs_memory(row: &Spec, session: &Session) -> bool {
     let queue = || session.multi.iter().flat_map(|multi| &multi.queue);
     match row.lock_scope {
         LockScope::Queue => queue().any(|queued| queued.flags.has(Flags::DENYOOM)),
-        _ => row.flags.has(Flags::DENYOOM) || session.multi.is_some() && !row.flags.has(Flags::NOT_QUEUED),
+        _ => row.flags.has(Flags::DENYOOM),
     }
 }
 

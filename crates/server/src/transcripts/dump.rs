@@ -1,6 +1,6 @@
 //! Transcripts of dump commands.
 
-use crate::testing::{World, check_on_redis};
+use crate::testing::World;
 use evenkeel_command::value_codec::{self, Origin};
 use evenkeel_rdb::{Encoder, Group, Id, Info, NodeLimits, Version};
 use evenkeel_testkit::Target;
@@ -10,7 +10,7 @@ use evenkeel_testkit::payload::seal;
 const HELLO: &str = r#""\x00\x05hello\n\x00cr\xdfve4 \n""#;
 
 fn check_with_payload(text: &str) {
-    check_on_redis(&text.replace("HELLO", HELLO));
+    World::new().check(&text.replace("HELLO", HELLO));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Transcripts of set commands.
 
-use crate::testing::{World, check, check_on_redis};
+use crate::testing::{World, check};
 use evenkeel_testkit::Target;
 
 #[test]
@@ -189,7 +189,7 @@ fn set_algebra() {
 
 #[test]
 fn refused_commands_change_nothing() {
-    check_on_redis(
+    check(
         r#"
         > SET string x
         > SADD s a b                     < :2

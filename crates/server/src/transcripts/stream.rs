@@ -1,6 +1,6 @@
 //! Transcripts of stream commands.
 
-use crate::testing::{World, check, check_on_redis};
+use crate::testing::{World, check};
 use evenkeel_testkit::{Program, Reference, Server, transcript};
 
 /// Runs a transcript in process, and on Valkey if it is installed: Redis 7.0 differs.
@@ -14,7 +14,7 @@ fn check_newer(text: &str) {
 
 #[test]
 fn entries_are_added_and_read() {
-    check_on_redis(
+    check(
         r#"
         > XLEN s                            < :0
         > XADD s 1-1 a 1 b 2                < "1-1"

@@ -1,7 +1,7 @@
 //! Waiting as in Redis: these transcripts hold for redis-server, too, where it is installed. A pause after a
 //! blocking command lets it arrive before commands of other connections.
 
-use crate::testing::{check, check_on_redis};
+use crate::testing::{World, check};
 
 #[test]
 fn blocked_clients_pop_lists() {
@@ -46,7 +46,7 @@ fn each_key_has_its_own_queue() {
 
 #[test]
 fn blocked_clients_are_served_after_transactions() {
-    check_on_redis(
+    World::new().check(
         "
         a> BLPOP k1 k2 0
         ~ 40ms
@@ -80,7 +80,7 @@ fn blocked_clients_are_served_after_transactions() {
 
 #[test]
 fn keys_of_other_types_do_not_serve() {
-    check_on_redis(
+    World::new().check(
         "
         a> BLPOP k1 k2 0
         b> BZPOPMIN k1 k2 0
