@@ -25,7 +25,7 @@ test: ## install missing tools, check format and lints, run every test
 soak: ## kill the server 500 times under load, then run the random tests for an hour; for a night
 	@scripts/soak
 
-conformance: ## run Redis' own test suite; with ARGS="--suite valkey" Valkey's, in which many tests fail today
+conformance: ## run Valkey's own test suite; with ARGS="--suite redis" the tests that only Redis' suite has
 	@scripts/setup conformance
 	@[ -n "$$EVENKEEL_BIN" ] || cargo build --release -p evenkeel
 	@EVENKEEL_BIN="$${EVENKEEL_BIN:-$(TARGET)/release/evenkeel}" conformance/run $(ARGS)

@@ -288,11 +288,12 @@ fn zadd_with(call: &mut Call<'_, '_>, options: AddOptions) -> Done {
         return Err(Error::NotFloat);
     }
     let (hasher, limits, how) = (&call.guard.keyspace().hasher, Limits::of(call.settings), options.how);
+    // All given members count, also those that are not added.
     let longest = pairs.clone().map(|at| args.at(at + 1).len()).max().unwrap_or(0);
+    let form = limits.form(pairs.len() as u64, longest);
     let (mut added, mut last) = (0, Outcome::Left);
     let changed = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
-        // All given members count, also those that are not added.
-        edit.form = edit.form.max(limits.form(pairs.len() as u64, longest));
+        edit.form = edit.form.max(form);
         for at in pairs {
             let given = float::parse(args.at(at)).expect("all of them were read before");
             last = add(edit, hasher, limits, how, args.at(at + 1), given);
@@ -300,6 +301,9 @@ fn zadd_with(call: &mut Call<'_, '_>, options: AddOptions) -> Done {
         }
         edit.changes
     })?;
+    if changed == 0 && form == SKIPLIST {
+        call.guard.set_form(&call.keys[0], form);
+    }
     match last {
         Outcome::NotANumber => {
             return Err(Error::text("ERR resulting score is not a number (NaN)"));

@@ -134,7 +134,7 @@ pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
-pub fn bad_name() -> Error {
+fn bad_name() -> Error {
     Error::text(
         "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one \
          character long",

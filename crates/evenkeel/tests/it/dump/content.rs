@@ -29,6 +29,7 @@ pub(super) fn content(client: &mut Client, key: &str, depth: Depth) -> Vec<Strin
         "zset" => zset(&client.call(&["ZRANGE", key, "0", "-1", "WITHSCORES"])),
         "hash" => hash(client, key, depth),
         "stream" => stream(client, key, depth),
+        "array" => vec![client.call(&["ARSCAN", key, "0", "18446744073709551614"]).to_string()],
         other => panic!("{key} is {other}"),
     };
     lines.push(kind);

@@ -275,8 +275,8 @@ fn use_values(tested: &mut Oracle, oracles: &mut [Oracle], keys: &[(String, Vec<
     let mut before = BTreeMap::new();
     for (key, payload) in keys {
         let lines = content(client, key, Depth::Common);
-        if lines.is_empty() {
-            continue; // a hash whose fields have all expired
+        if lines.len() < 2 {
+            continue; // a hash whose fields have all expired has its type alone
         }
         if lines.iter().any(|line| line.starts_with('-')) {
             found.fault(format!("a value of type {} cannot be read: {lines:?}", payload[0]), payload);

@@ -44,13 +44,7 @@ fn digest(client: &mut Client) -> String {
     client.run("DEBUG DIGEST").to_string()
 }
 
-fn by_digest(one: &Server, other: &Server) -> Option<String> {
-    let [one_digest, other_digest] = [one, other].map(|server| digest(&mut server.connect()));
-    let difference = || by_commands(one, other).unwrap_or("something that no command shows".into());
-    (one_digest != other_digest).then(difference)
-}
-
-/// Valkey's DEBUG DIGEST differs from Redis'.
+/// DEBUG DIGEST of Redis 7.0 sums other digits of scores, that of Valkey other parts of streams.
 fn by_commands(one: &Server, other: &Server) -> Option<String> {
     let [one, other] = [one, other].map(|server| contents(&mut target(server)));
     difference(&one, &other)
@@ -66,12 +60,7 @@ pub(super) fn copy_folder(from: &Path, to: &Path) {
 }
 
 /// Fills a server, and has another load its folder, after a rewrite and without.
-fn exchange(
-    writer: &Program,
-    reader: &Program,
-    more: &[&str],
-    what_differs: fn(&Server, &Server) -> Option<String>,
-) {
+fn exchange(writer: &Program, reader: &Program, more: &[&str]) {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     for rewrites in 0..3 {
@@ -90,7 +79,7 @@ fn exchange(
         // The writer's own result of a load: Redis does not log all changes to a stream's groups.
         one.start_again();
         other.start_again();
-        let found = what_differs(&one, &other);
+        let found = by_commands(&one, &other);
         assert_eq!(found, None, "after {rewrites} rewrites");
     }
 }
@@ -98,49 +87,49 @@ fn exchange(
 #[test]
 fn redis_loads_evenkeels_folder() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
-        exchange(&program(), &redis, &[], by_digest);
+        exchange(&program(), &redis, &[]);
     }
 }
 
 #[test]
 fn redis_loads_evenkeels_folder_of_commands() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
-        exchange(&program(), &redis, PLAIN, by_digest);
+        exchange(&program(), &redis, PLAIN);
     }
 }
 
 #[test]
 fn valkey_loads_evenkeels_folder() {
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
-        exchange(&program(), &valkey, &[], by_commands);
+        exchange(&program(), &valkey, &[]);
     }
 }
 
 #[test]
 fn evenkeel_loads_valkeys_folder() {
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
-        exchange(&valkey, &program(), &[], by_commands);
+        exchange(&valkey, &program(), &[]);
     }
 }
 
 #[test]
 fn valkey_loads_evenkeels_folder_of_commands() {
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
-        exchange(&program(), &valkey, PLAIN, by_commands);
+        exchange(&program(), &valkey, PLAIN);
     }
 }
 
 #[test]
 fn evenkeel_loads_redis_folder() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
-        exchange(&redis, &program(), &[], by_digest);
+        exchange(&redis, &program(), &[]);
     }
 }
 
 #[test]
 fn evenkeel_loads_redis_folder_of_commands() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
-        exchange(&redis, &program(), PLAIN, by_digest);
+        exchange(&redis, &program(), PLAIN);
     }
 }
 

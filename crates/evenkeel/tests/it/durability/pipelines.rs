@@ -22,31 +22,31 @@ const LENGTHS: [usize; 8] = [1, 8, 60, 300, 500, 700, 3_000, 40_000];
 /// Writes a request in a random form; returns the number of its replies.
 fn request(random: &mut Random, value: &str, bytes: &mut Vec<u8>) -> usize {
     let key = format!("key:{}", random.below(KEYS));
-    let array = |words: &[&str], bytes: &mut Vec<u8>, end: &str| {
+    let array = |words: &[&str], bytes: &mut Vec<u8>| {
         bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
         words.iter().for_each(|word| {
-            bytes.extend_from_slice(format!("${}\r\n{word}{end}", word.len()).as_bytes());
+            bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
         });
     };
     match random.below(16) {
-        0 => array(&["set", &key, value], bytes, "\r\n"),
-        1 => array(&["SET", &key, value], bytes, "--"), // the bytes that end a word are ignored
+        0 => array(&["set", &key, value], bytes),
+        1 => array(&["sEt", &key, value], bytes),
         2 => bytes.extend_from_slice(format!("SET {key} \"{value}\"\r\n").as_bytes()),
-        3 => array(&["APPEND", &format!("long:{key}"), &value[..value.len().min(40)]], bytes, "\r\n"),
-        4 => array(&["SELECT", ["0", "7"][random.below(2)]], bytes, "\r\n"),
+        3 => array(&["APPEND", &format!("long:{key}"), &value[..value.len().min(40)]], bytes),
+        4 => array(&["SELECT", ["0", "7"][random.below(2)]], bytes),
         5 => {
-            array(&["MULTI"], bytes, "\r\n");
-            array(&["SET", &key, value], bytes, "\r\n");
-            array(&["RPUSH", "list", &value[..1]], bytes, "\r\n");
-            array(&["EXEC"], bytes, "\r\n");
+            array(&["MULTI"], bytes);
+            array(&["SET", &key, value], bytes);
+            array(&["RPUSH", "list", &value[..1]], bytes);
+            array(&["EXEC"], bytes);
             return 4;
         }
-        6 => array(&["INCRBYFLOAT", "float", "0.5"], bytes, "\r\n"),
-        7 => array(&["GET", &key], bytes, "\r\n"),
-        8 => array(&["EVAL", "return redis.call('SET', KEYS[1], ARGV[1])", "1", &key, value], bytes, "\r\n"),
-        9 => array(&["HSET", "hash", &key, value], bytes, "\r\n"),
-        10 => array(&["DEL", &key, "float"], bytes, "\r\n"),
-        _ => array(&["SET", &key, value], bytes, "\r\n"),
+        6 => array(&["INCRBYFLOAT", "float", "0.5"], bytes),
+        7 => array(&["GET", &key], bytes),
+        8 => array(&["EVAL", "return redis.call('SET', KEYS[1], ARGV[1])", "1", &key, value], bytes),
+        9 => array(&["HSET", "hash", &key, value], bytes),
+        10 => array(&["DEL", &key, "float"], bytes),
+        _ => array(&["SET", &key, value], bytes),
     }
     1
 }
