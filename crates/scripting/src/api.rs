@@ -269,8 +269,8 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
     let name = name.ok_or_else(|| refuse("server.register_function must get a function name argument"))?;
     let callback = callback.ok_or_else(|| refuse("server.register_function must get a callback argument"))?;
     if !shebang::is_name(&name) {
-        let text = "Function names can only contain letters, numbers, or underscores(_) and must be at least one \
-                    character long";
+        let text = "Function names can only contain letters, numbers, or underscores(_) and must be at least \
+                    one character long";
         let line = format!("ERR {text}").into_bytes();
         return Err(Raise::As(Value::Table(error_table(lua, &line)?)));
     }
