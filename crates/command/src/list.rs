@@ -15,6 +15,7 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_store::collection::{ELEMENT_MAX, List};
 use evenkeel_store::{Edit, WrongType};
 
+use crate::class;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::offloading::is_much;
@@ -345,12 +346,16 @@ fn range(start: i64, stop: i64, len: u64) -> Option<Range<u64>> {
 fn ltrim(call: &mut Call<'_, '_>) -> Done {
     let (start, stop) = (call.args.int(2)?, call.args.int(3)?);
     let (key, limits) = (&call.keys[0], Limits::of(call.settings));
-    call.guard.edit_if_there(key, |list: &mut Edit<'_, List>| {
+    let trimmed = call.guard.edit_if_there(key, |list: &mut Edit<'_, List>| {
         let stays = range(start, stop, list.len()).unwrap_or(0..0);
         let behind = stays.end..list.len();
         remove(list, limits, behind);
         remove(list, limits, 0..stays.start);
+        list.changes
     })?;
+    if trimmed == Some(0) {
+        call.say(key, class::LIST, "ltrim"); // although nothing has changed
+    }
     call.reply.ok();
     Ok(Flow::Replied)
 }
