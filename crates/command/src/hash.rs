@@ -124,7 +124,7 @@ fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> 
         }
         hash.changes = (args.len() as u64 - 2) / 2;
         update_form(hash, settings, longest);
-        // All given fields count, also those that are the same.
+        // As in Valkey, HSET chooses the encoding by all fields of its call, repeated fields included.
         if hash.changes > settings.hash_max_listpack_entries as u64 {
             hash.form = LARGE;
         }

@@ -6,6 +6,7 @@
 //! | `call` | a running command; the `flow` that its handler returns, its logged `effect`, its `events` |
 //! | `bitmap`, `hash`, `list`, ... | a family of commands each: rows and handlers |
 //! | `error`, `reply` | replies, byte for byte as in Redis |
+//! | `spelling` | numbers in replayed commands of Redis |
 //! | `value_codec` | values to and from the formats of crate `rdb` |
 //!
 //! Absent: sessions and the server. A command on data gets a [`Call`]; its questions to the client and the
@@ -25,6 +26,7 @@ pub mod reply;
 pub mod set;
 pub mod sort;
 pub mod spec;
+pub mod spelling;
 pub mod stream;
 pub mod string;
 pub mod value_codec;

@@ -288,7 +288,8 @@ fn zadd_with(call: &mut Call<'_, '_>, options: AddOptions) -> Done {
         return Err(Error::NotFloat);
     }
     let (hasher, limits, how) = (&call.guard.keyspace().hasher, Limits::of(call.settings), options.how);
-    // All given members count, also those that are not added.
+    // As in Valkey, ZADD chooses the encoding by all members of its call, also by members that it does not
+    // add.
     let longest = pairs.clone().map(|at| args.at(at + 1).len()).max().unwrap_or(0);
     let form = limits.form(pairs.len() as u64, longest);
     let (mut added, mut last) = (0, Outcome::Left);

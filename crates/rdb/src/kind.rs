@@ -64,10 +64,10 @@ pub(crate) const VALKEY_VERSION_MAX: u16 = 81;
 /// The versions that are read (`rdb-version-check`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Versions {
-    /// Those that are known completely, but perhaps for types that this crate lacks.
+    /// The versions whose types this crate reads, except for types of modules.
     #[default]
     Known,
-    /// Any: a value of an unknown type is an error of its own.
+    /// Every version. The decoder returns an error at a value of an unknown type.
     Any,
 }
 

@@ -30,6 +30,7 @@ use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::reply::Reply;
+use evenkeel_command::spelling;
 use evenkeel_command::table::{Table, table};
 use evenkeel_command::{Args, Flags, Id, LockScope};
 use evenkeel_config::{Policy, Settings};
@@ -669,6 +670,12 @@ impl CommandRunner for Executor {
     }
 
     fn run(&mut self, session: &mut Session, request: Request<'_>, reply: &mut Reply) -> Option<Outcome> {
+        let row = request.command.map(|id| self.table.row(id));
+        let rewritten = row.and_then(|row| spelling::in_decimals(row, &request.args));
+        let request = match &rewritten {
+            Some(args) => Request { args: args.as_args(), ..request },
+            None => request,
+        };
         self.shielded(reply, |executor, reply| executor.run(session, request, reply))
     }
 

@@ -50,6 +50,11 @@ impl Limits {
         if form == LISTPACK && self.fits(list) { "listpack" } else { "quicklist" }
     }
 
+    /// Returns the form of a list that was read or computed as a whole.
+    pub(crate) fn of_whole(self, list: &List) -> u8 {
+        if self.fits(list) { LISTPACK } else { QUICKLIST }
+    }
+
     /// Sets the form of a list to which elements are about to be added.
     #[inline]
     pub(super) fn grow<'a>(

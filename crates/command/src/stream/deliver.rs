@@ -145,7 +145,8 @@ impl Reader<'_> {
         last_id.is_some_and(|(log, last_id)| !positions_after(log, last_id, 1).is_empty())
     }
 
-    /// Returns the entries to be claimed, released entries first, then those that have been idle for longest.
+    /// Returns the entries to be claimed: released entries, then pending entries by their idle time, the
+    /// longest first.
     fn find_idle(&self, call: &mut Call<'_, '_>, key: &Key<'_>) -> Vec<Idle> {
         let Some(min_idle_ms) = self.min_idle_ms else { return Vec::new() };
         let Some(until_ms) = self.now_ms.checked_sub(min_idle_ms) else { return Vec::new() };

@@ -67,7 +67,7 @@ pub(super) struct ReadLimits {
     bytes: Option<u64>,
 }
 
-/// What is left of the limits while a reply grows.
+/// The entries and bytes of a growing reply, with their limits.
 pub(super) struct Budget {
     limits: ReadLimits,
     entries: u64,

@@ -99,6 +99,20 @@ impl Extended {
         sum.filter(|sum| matches!(sum, Finite { .. }))
     }
 
+    /// Returns a double next to this number; infinite if it is too large for a double.
+    pub fn nearest_double(self) -> f64 {
+        let (negative, value) = match self {
+            Extended::Infinite { negative } => (negative, f64::INFINITY),
+            Extended::Finite { negative, mantissa, exponent } => {
+                // Two steps: a power alone may be out of range although the product is not.
+                let power = exponent.clamp(-2_000, 2_000) as i32;
+                let (half, rest) = (power / 2, power - power / 2);
+                (negative, mantissa as f64 * 2_f64.powi(half) * 2_f64.powi(rest))
+            }
+        };
+        if negative { -value } else { value }
+    }
+
     /// Compares two numbers; zeros of both signs are the same number.
     pub fn compare(self, other: Extended) -> Ordering {
         match (self.rank(), other.rank()) {

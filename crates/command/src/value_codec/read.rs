@@ -12,7 +12,7 @@ use evenkeel_store::rope::{self, CHUNK, FLAT_MAX, Rope};
 use evenkeel_store::{Expire, Hasher, Millis};
 
 use super::{Formed, Value};
-use crate::zset;
+use crate::{list, zset};
 use evenkeel_config::Settings;
 
 /// The encodings of a set, as OBJECT ENCODING reports them.
@@ -65,7 +65,7 @@ pub fn build<S: Source>(
     match object {
         Object::String(string) => Ok(read_string(string)),
         Object::Long(string) => read_long_string(string, settings, origin),
-        Object::List(elements) => read_list(elements),
+        Object::List(elements) => read_list(elements, settings),
         Object::Set(members) => read_set(members, settings, hasher),
         Object::SortedSet(members) => read_zset(members, settings, hasher),
         Object::Hash(fields) => read_hash(fields, settings, hasher, now),
@@ -103,12 +103,13 @@ fn read_long_string<S: Source>(
     Ok(Formed::new(Value::Rope(Rope::from_chunks(len, chunks)), 0))
 }
 
-fn read_list<S: Source>(mut elements: Elements<'_, S>) -> Result<Formed, Error> {
+fn read_list<S: Source>(mut elements: Elements<'_, S>, settings: &Settings) -> Result<Formed, Error> {
     let (mut list, mut digits) = (List::new(), Digits::default());
     while let Some(element) = elements.next()? {
         list.push_back(fitting(element.bytes(&mut digits))?);
     }
-    Ok(Formed::new(Value::List(list), 0))
+    let form = list::form::Limits::of(settings).of_whole(&list);
+    Ok(Formed::new(Value::List(list), form))
 }
 
 fn read_set<S: Source>(

@@ -6,8 +6,9 @@
 //! value: length | number of unused bytes, a byte | bytes | unused bytes
 //! ```
 //!
-//! A length below 254 in the long form is refused. Redis computes with the short form's size when it walks
-//! over such an element, and reads other bytes than those that were checked (CVE-2026-25243).
+//! The cursor refuses a length below 254 in the long form. Redis' own reader takes the size of the short form
+//! when it walks over such an element, and so reads bytes that its validation did not check
+//! (CVE-2026-25243).
 
 use super::{Element, Flaw, fixed, span};
 use crate::error::Reason;

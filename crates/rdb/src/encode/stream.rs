@@ -16,12 +16,12 @@ const UNKNOWN: u64 = u64::MAX;
 /// The newest part of a stream, which decides about its form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamForm {
-    /// Without the parts below; consumers have two times from version 11 on.
+    /// Entries and groups alone; a consumer has two times from version 11 on.
     #[default]
     Plain,
-    /// With what it remembers of its producers.
+    /// A stream also has its producers, with the ids of their recent entries.
     Idmp,
-    /// With released entries of its groups as well.
+    /// A group also has released entries.
     Released,
 }
 

@@ -105,7 +105,8 @@ impl<R: Read> FileReader<R> {
         FileReader::of_versions(inner, len, limits, Versions::Known)
     }
 
-    /// As `new`, for other versions than those that are known.
+    /// Reads the header like [`FileReader::new`]; `versions` decides which versions of the format are
+    /// accepted.
     pub fn of_versions(
         inner: R,
         len: Option<u64>,

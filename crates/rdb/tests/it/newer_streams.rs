@@ -1,4 +1,4 @@
-//! The forms of streams since Redis 8.6: what they remember of their producers, and released entries.
+//! The forms of streams since Redis 8.6, which hold producers and released entries.
 
 use evenkeel_rdb::{
     Consumer, Decoder, Encoder, Error, Group, Id, Idmp, Info, Item, NOBODY, NodeLimits, Object, Pending,

@@ -246,8 +246,8 @@ fn number<N: std::str::FromStr>(content: &[u8]) -> Result<N, DecodeError> {
     std::str::from_utf8(content).ok().and_then(|text| text.parse().ok()).ok_or(DecodeError::BadNumber)
 }
 
-/// Redis sends the length of an array, and its indices, as integers without a sign: those that do not fit a
-/// signed number become big numbers.
+/// Decodes an integer. Redis sends the length of an array and its indices as unsigned 64-bit integers; a
+/// number beyond `i64` becomes a big number.
 fn integer(content: &[u8]) -> Result<Value, DecodeError> {
     match number(content) {
         Ok(value) => Ok(Value::Int(value)),

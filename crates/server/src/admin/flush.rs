@@ -1,10 +1,11 @@
 //! SWAPDB, FLUSHDB and FLUSHALL: commands on whole databases.
 //!
 //! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing
-//! of its keys to the lazy-free thread. With SYNC the reply comes when the memory was given back; no other
-//! client waits.
+//! of its keys to the lazy-free thread. With SYNC the reply comes when the memory was given back, without an
+//! option also after 50 ms; no other client waits.
 
 use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, exactly, whole};
 use crate::server::Server;
@@ -40,8 +41,8 @@ fn swapdb(call: &mut ServerCall<'_, '_>) -> Done {
 /// FLUSHDB [ASYNC | SYNC]
 fn flushdb(call: &mut ServerCall<'_, '_>) -> Done {
     let db = call.base.db as usize;
-    let asynchronous = is_asynchronous(call)?;
-    flush(call, db..db + 1, asynchronous, false)
+    let timing = timing(call)?;
+    flush(call, db..db + 1, timing, false)
 }
 
 /// FLUSHALL [ASYNC | SYNC]
@@ -49,21 +50,36 @@ fn flushdb(call: &mut ServerCall<'_, '_>) -> Done {
 /// With save points, saved data is removed as well: no restart, not even of a replica, is to bring it back.
 fn flushall(call: &mut ServerCall<'_, '_>) -> Done {
     let databases = call.server.core.keyspace.databases();
-    let asynchronous = is_asynchronous(call)?;
+    let timing = timing(call)?;
     // A snapshot of flushed data is not worth finishing.
     call.server.persist.cancel_save();
     // The current settings: a transaction may have changed them before.
     let is_replayed = call.base.replays && call.session.link.is_none();
     let saves = !call.server.core.settings().save.is_empty() && !is_replayed;
-    flush(call, 0..databases, asynchronous, saves)
+    flush(call, 0..databases, timing, saves)
 }
 
-/// Whether the reply does not wait until the memory of flushed keys is free.
-fn is_asynchronous(call: &ServerCall<'_, '_>) -> Result<bool, Error> {
+/// When a flush is replied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timing {
+    /// ASYNC: at once.
+    Async,
+    /// SYNC, or no option with `lazyfree-lazy-user-flush no`: when the memory is free.
+    Sync,
+    /// No option: when the memory is free, or after [`DEFAULT_WAIT_MAX`]. A client that asks for the used
+    /// memory next gets the value without the flushed keys, unless they are many.
+    Default,
+}
+
+/// Longest wait of a flush without an option.
+const DEFAULT_WAIT_MAX: Duration = Duration::from_millis(50);
+
+fn timing(call: &ServerCall<'_, '_>) -> Result<Timing, Error> {
     match call.base.args.len() {
-        1 => Ok(call.base.settings.lazyfree_lazy_user_flush),
-        2 if call.base.args.is(1, "SYNC") => Ok(false),
-        2 if call.base.args.is(1, "ASYNC") => Ok(true),
+        1 if call.base.settings.lazyfree_lazy_user_flush => Ok(Timing::Default),
+        1 => Ok(Timing::Sync),
+        2 if call.base.args.is(1, "SYNC") => Ok(Timing::Sync),
+        2 if call.base.args.is(1, "ASYNC") => Ok(Timing::Async),
         _ => Err(Error::Syntax),
     }
 }
@@ -73,19 +89,19 @@ fn is_asynchronous(call: &ServerCall<'_, '_>) -> Result<bool, Error> {
 fn flush(
     call: &mut ServerCall<'_, '_>,
     databases: std::ops::Range<usize>,
-    asynchronous: bool,
+    timing: Timing,
     saves: bool,
 ) -> Done {
     /// At about 100 ns each, they take as long as a slice of background work may.
     const FREED_AT_ONCE: usize = 5_000;
     /// Poll interval for the freeing of the rest.
-    const FREE_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_micros(200);
+    const FREE_POLL_INTERVAL: Duration = Duration::from_micros(200);
     let keys: usize =
         databases.clone().map(|db| call.server.core.keyspace.len(call.base.guard.ctx, db)).sum();
     call.server.core.record_flush();
     let flushed: Vec<_> = databases.filter_map(|db| call.base.guard.flush(db)).collect();
     call.server.hub.forget_tracked();
-    if !asynchronous && keys <= FREED_AT_ONCE {
+    if timing != Timing::Async && keys <= FREED_AT_ONCE {
         flushed.into_iter().for_each(|db| db.free_keys(call.base.guard.ctx));
     } else if !flushed.is_empty() {
         call.server.core.lazy_free.free_flushed(flushed);
@@ -97,13 +113,18 @@ fn flush(
         call.server.persist.owe_save();
     }
     let may_wait = call.base.mode == Mode::Direct && !call.base.replays;
-    if may_wait && (saves || !asynchronous && call.server.core.lazy_free.is_flushing()) {
+    if may_wait && (saves || timing != Timing::Async && call.server.core.lazy_free.is_flushing()) {
         // Other clients go on; the caller gets its reply when the memory was given back, and the snapshot is
         // gone.
         let server = call.server.clone();
+        let started = Instant::now();
         let wait = move |server: &Server| {
-            while !asynchronous && server.core.lazy_free.is_flushing() && !server.core.stopping.load(Acquire)
-            {
+            let goes_on = || match timing {
+                Timing::Async => false,
+                Timing::Sync => true,
+                Timing::Default => started.elapsed() < DEFAULT_WAIT_MAX,
+            };
+            while goes_on() && server.core.lazy_free.is_flushing() && !server.core.stopping.load(Acquire) {
                 std::thread::sleep(FREE_POLL_INTERVAL);
             }
         };
