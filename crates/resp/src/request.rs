@@ -179,9 +179,12 @@ fn parse_from<const UNAUTHENTICATED: bool>(
             None => return Ok(Parsed::More { state: here, missing: 1 }),
             Some(b'$') => {}
             // As in Redis, the error waits until the whole line has arrived.
-            Some(other) => match length_line_long(buf, at, ProtocolError::BulkLineTooBig)? {
-                None => return Ok(Parsed::More { state: here, missing: 1 }),
-                Some(_) => return Err(ProtocolError::ExpectedBulk(*other)),
+            Some(other) => match length_line_long(buf, at, ProtocolError::BulkLineTooBig) {
+                Ok(None) => return Ok(Parsed::More { state: here, missing: 1 }),
+                Ok(Some(_)) | Err(ProtocolError::LineEnd) => {
+                    return Err(ProtocolError::ExpectedBulk(*other));
+                }
+                Err(error) => return Err(error),
             },
         }
         let Some((len, start)) = length_line(buf, at + 1, ProtocolError::BulkLineTooBig)? else {
@@ -330,10 +333,8 @@ fn length_line_long(
         None if rest.len() > LINE_LEN_MAX => Err(too_big),
         None => Ok(None),
         Some(cr) if cr + 2 > rest.len() => Ok(None),
-        Some(cr) => match parse_i64(&rest[..cr]) {
-            Some(_) if rest[cr + 1] != b'\n' => Err(ProtocolError::LineEnd),
-            number => Ok(Some((number, at + cr + 2))),
-        },
+        Some(cr) if rest[cr + 1] != b'\n' => Err(ProtocolError::LineEnd),
+        Some(cr) => Ok(Some((parse_i64(&rest[..cr]), at + cr + 2))),
     }
 }
 
@@ -477,6 +478,8 @@ mod tests {
             &b"*1\r\n$4\r\nPING.."[..],
             b"*1\r\n$4\rxPING\r\n",
             b"*1\rx$4\r\nPING\r\n",
+            b"*x\rx$4\r\nPING\r\n",
+            b"*1\r\n$x\rxPING\r\n",
             b"*2\r\n$4\r\nECHO\r\n$1\rxa\r\n",
             b"*2\r\n$4\r\nECHO\r\n$1\r\na..",
             b"*2\r\n$4\r\nECHO\rx$1\r\na\r\n",
@@ -489,6 +492,7 @@ mod tests {
                 smuggled.escape_ascii().to_string()
             );
         }
+        assert_eq!(error(b"*1\r\nx\rx"), "expected '$', got 'x'");
         assert_eq!(error(&[b'a'; LINE_LEN_MAX + 1]), "too big inline request");
         assert_eq!(error(&[&b"*"[..], &[b'1'; LINE_LEN_MAX + 1]].concat()), "too big mbulk count string");
         assert_eq!(

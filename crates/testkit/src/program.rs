@@ -12,16 +12,19 @@ use crate::seccomp;
 /// tests with.
 const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
 const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
-const NEWEST_REDIS_VARIABLE: &str = "REDIS_8_SERVER";
+const REDIS_8_VARIABLE: &str = "REDIS_8_SERVER";
 
-/// The place where `scripts/setup peers` puts the binary, under the workspace's root.
+/// The places where `scripts/setup peers` puts the binaries, under the workspace's root.
 const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
+const REDIS_8_UNPACKED: &str = "build/peers/redis-8-server";
 
 /// Reference servers, with which answers are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reference {
     /// redis-server 7.0, as Debian 12 has it
     Redis,
+    /// Redis 8.2
+    Redis8,
     /// Valkey 9.1
     Valkey,
 }
@@ -44,6 +47,7 @@ impl Program {
         let path = std::env::var_os(UNDER_TEST_VARIABLE).map_or_else(|| PathBuf::from(built), PathBuf::from);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let reference = match name {
+            _ if name.starts_with("redis-8") => Some(Reference::Redis8),
             _ if name.starts_with("redis") => Some(Reference::Redis),
             _ if name.starts_with("valkey") => Some(Reference::Valkey),
             _ => None,
@@ -55,17 +59,10 @@ impl Program {
     pub fn find(reference: Reference) -> Option<Program> {
         let path = match reference {
             Reference::Redis => on_path("redis-server"),
-            Reference::Valkey => std::env::var_os(VALKEY_VARIABLE)
-                .map(PathBuf::from)
-                .or_else(|| existing(workspace_root().join(VALKEY_UNPACKED))),
+            Reference::Redis8 => named_or_unpacked(REDIS_8_VARIABLE, REDIS_8_UNPACKED),
+            Reference::Valkey => named_or_unpacked(VALKEY_VARIABLE, VALKEY_UNPACKED),
         }?;
         Some(Program { path, prefix: Vec::new(), reference: Some(reference), forbidden: &[] })
-    }
-
-    /// Returns the binary of a later Redis, for comparisons that go beyond Redis 7.0: `REDIS_8_SERVER`.
-    pub fn newest_redis() -> Option<Program> {
-        let path = std::env::var_os(NEWEST_REDIS_VARIABLE).map(PathBuf::from)?;
-        Some(Program { path, prefix: Vec::new(), reference: Some(Reference::Redis), forbidden: &[] })
     }
 
     /// Returns the reference server's binary. If it is missing, prints a line in the test's output, or panics
@@ -121,6 +118,10 @@ impl Program {
     pub fn reference(&self) -> Option<Reference> {
         self.reference
     }
+}
+
+fn named_or_unpacked(variable: &str, unpacked: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).or_else(|| existing(workspace_root().join(unpacked)))
 }
 
 fn workspace_root() -> PathBuf {

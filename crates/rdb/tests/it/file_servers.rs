@@ -11,6 +11,7 @@ use evenkeel_testkit::{Client, Program, Reference, Server};
 use crate::ask::ask;
 use crate::file::{Content, Place, TINY, content, in_version, some_content, written};
 use crate::model::{Style, styles};
+use crate::servers::newest;
 
 fn start(reference: Reference) -> Option<Server> {
     let program = Program::oracle(reference)?;
@@ -66,13 +67,18 @@ fn keys(content: Content) -> BTreeMap<Place, (KeyMetadata, crate::model::Value)>
 /// The styles that a reference server can read.
 fn styles_for(reference: Reference) -> Vec<Style> {
     let versions = [Version::V10, Version::V11, Version::V80];
-    let newest = if reference == Reference::Redis { Version::V10 } else { Version::V80 };
+    let newest = newest(reference);
     versions.into_iter().filter(|version| *version <= newest).flat_map(styles).collect()
 }
 
 #[test]
 fn files_are_exchanged_with_redis() {
     both_ways(Reference::Redis);
+}
+
+#[test]
+fn files_are_exchanged_with_redis_8() {
+    both_ways(Reference::Redis8);
 }
 
 #[test]
@@ -88,8 +94,8 @@ fn both_ways(reference: Reference) {
     let mut random = Random::new(seed);
     for _ in 0..3 {
         let mut before = some_content(&mut random, 80);
-        // Neither server knows arrays.
-        let known = if reference == Reference::Redis { Version::V10 } else { Version::V80 };
+        // None of the servers knows arrays.
+        let known = newest(reference);
         before.keys.retain(|_, (_, value)| [Version::V10, known].contains(&crate::file::needed(value)));
         for style in styles_for(reference) {
             let checksum = random.chance(50);

@@ -29,9 +29,10 @@ fn start(reference: Reference) -> Option<Server> {
 }
 
 /// The newest version that the reference server reads.
-fn newest(reference: Reference) -> Version {
+pub(crate) fn newest(reference: Reference) -> Version {
     match reference {
         Reference::Redis => Version::V10,
+        Reference::Redis8 => Version::V11,
         Reference::Valkey => Version::V80,
     }
 }
@@ -49,6 +50,11 @@ fn restore(client: &mut Client, key: &str, payload: &[u8]) {
 #[test]
 fn values_are_exchanged_with_redis() {
     both_ways(Reference::Redis);
+}
+
+#[test]
+fn values_are_exchanged_with_redis_8() {
+    both_ways(Reference::Redis8);
 }
 
 #[test]
@@ -95,7 +101,7 @@ fn large_values_pass_both_ways() {
         Value::SortedSet((0..40_000).map(|n| (word(n), Score(f64::from(n) / 8.0))).collect()),
         Value::Hash((0..40_000).map(pair).collect()),
     ];
-    for reference in [Reference::Redis, Reference::Valkey] {
+    for reference in [Reference::Redis, Reference::Redis8, Reference::Valkey] {
         let Some(server) = start(reference) else { continue };
         let mut client = server.connect();
         for value in &values {
@@ -114,6 +120,11 @@ fn dumps_of_redis_match_its_replies() {
 }
 
 #[test]
+fn dumps_of_redis_8_match_its_replies() {
+    dumped_is_shown(Reference::Redis8);
+}
+
+#[test]
 fn dumps_of_valkey_match_its_replies() {
     dumped_is_shown(Reference::Valkey);
 }
@@ -127,6 +138,8 @@ fn dumped_is_shown(reference: Reference) {
     let mut types: BTreeMap<u8, usize> = BTreeMap::new();
     let all: &[u8] = match reference {
         Reference::Redis => &[0, 2, 4, 5, 11, 16, 17, 18, 19],
+        // A hash that had a field with an expiry keeps a type with expiries.
+        Reference::Redis8 => &[0, 2, 4, 5, 11, 17, 18, 20, 21, 24, 25],
         Reference::Valkey => &[0, 2, 4, 5, 11, 16, 17, 18, 20, 21, 22],
     };
     for round in 0..400 {

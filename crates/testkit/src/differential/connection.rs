@@ -2,6 +2,7 @@
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
@@ -30,6 +31,8 @@ fn hello(make: &mut Maker) -> Args {
     }
     match make.random.below(10) {
         0 => args.extend(args![make.word(&["SETNAME"]), make.word(&["me", "two words", ""])]),
+        // Redis 8.2.3 leaves some refused ones within a pipeline unanswered.
+        1 if make.oracle == Reference::Redis8 => {}
         1 => args.extend(args![make.word(&["AUTH"]), "default", make.word(&["", "wrong"])]),
         2 => args.push(make.word(&["SETNAME", "AUTH", "nonsense"])),
         _ => {}

@@ -5,7 +5,6 @@
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
-use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
@@ -41,10 +40,8 @@ fn members(make: &mut Maker, count_max: usize) -> Args {
 }
 
 fn sadd(make: &mut Maker) -> Args {
-    // Newer servers than Redis 7.0 choose the encoding by the number of arguments, even if some members are
-    // the same. From then on they use no intset for a set above its limit, which is 16 integers here.
-    let many = if make.oracle == Reference::Redis { 15 } else { 30 };
-    let count_max = if make.chance(10) { many } else { 6 };
+    // More than 16 integers are no intset here.
+    let count_max = if make.chance(10) { 30 } else { 6 };
     [args!["SADD", make.key()], members(make, count_max)].concat()
 }
 

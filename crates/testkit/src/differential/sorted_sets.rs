@@ -141,9 +141,7 @@ fn zcount(make: &mut Maker) -> Args {
 
 /// In large sets, Valkey counts a negative offset from the end.
 fn limit(make: &mut Maker) -> Args {
-    let offset =
-        if make.oracle == Reference::Redis { index(make) } else { make.random.below(8).to_string().into() };
-    args![make.word(&["LIMIT"]), offset, index(make)]
+    args![make.word(&["LIMIT"]), make.random.below(8).to_string(), index(make)]
 }
 
 /// ZRANGE and its arguments, or the arguments of ZRANGESTORE from the source on.
@@ -376,11 +374,7 @@ fn members_by_pages(make: &mut Maker) -> Args {
     args
 }
 
-/// Valkey prints scores differently from Redis.
 fn walk(make: &mut Maker) {
-    if make.oracle != Reference::Redis {
-        return;
-    }
     let key = make.key();
     let mut options = args![make.word(&["COUNT"]), make.random.between(1, 300).to_string()];
     if make.chance(50) {

@@ -167,11 +167,10 @@ fn consumer(make: &mut Maker) -> Vec<u8> {
     make.random.pick(&["alice", "bob", "alice", "carol", ""]).into()
 }
 
-/// The start of a group. Valkey's SETID no longer accepts `-` and `+` as ids.
+/// The start of a group.
 fn start(make: &mut Maker) -> Vec<u8> {
     match make.random.below(4) {
-        0 if make.oracle == Reference::Redis => make.word(&["$", "-", "+", "0"]),
-        0 => "$".into(),
+        0 => make.word(&["$", "-", "+", "0"]),
         _ => id(make),
     }
 }
@@ -182,9 +181,14 @@ fn xgroup_create(make: &mut Maker) -> Args {
         args.push(make.word(&["MKSTREAM"]));
     }
     if make.chance(20) {
-        args.extend(args!["ENTRIESREAD", few(make)]);
+        args.extend(args!["ENTRIESREAD", entries_read(make)]);
     }
     args
+}
+
+/// Redis takes no more than the stream ever had; Valkey takes any number.
+fn entries_read(make: &mut Maker) -> Vec<u8> {
+    if make.oracle == Reference::Redis8 { make.word(&["0", "-1", "x"]) } else { few(make) }
 }
 
 fn xgroup(make: &mut Maker) -> Args {
@@ -196,7 +200,7 @@ fn xgroup(make: &mut Maker) -> Args {
         _ => {
             let mut args = args!["XGROUP", "SETID", key, group, start(make)];
             if make.chance(20) {
-                args.extend(args!["ENTRIESREAD", few(make)]);
+                args.extend(args!["ENTRIESREAD", entries_read(make)]);
             }
             args
         }

@@ -77,10 +77,10 @@ fn other_connection_writes(make: &mut Maker) {
 
 fn queued(make: &mut Maker) -> Args {
     // Redis refuses MULTI and WATCH and goes on, Valkey aborts the transaction.
-    let refused = make.oracle == Reference::Redis;
+    let aborts = make.oracle == Reference::Valkey;
     match make.random.below(40) {
-        0 if refused => args!["MULTI"],
-        1 if refused => watch(make),
+        0 if aborts => args!["MULTI"],
+        1 if aborts => watch(make),
         2 => args!["NOSUCH", "x"],
         3 => args!["GET"],
         4 => args!["HELLO", "3"],

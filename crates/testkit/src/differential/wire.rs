@@ -10,8 +10,8 @@ use crate::program::Reference;
 pub(super) const FAMILY: Family = Family {
     name: "wire",
     weight: 8,
-    // Valkey checks the line end behind each argument, and is laxer about quotes.
-    only: Some(Reference::Redis),
+    // Redis takes lengths of arguments that no line end follows.
+    only: Some(Reference::Valkey),
     commands: &[],
     scenes: &[(1, odd_bytes), (1, mutated)],
 };

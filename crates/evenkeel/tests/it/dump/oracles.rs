@@ -165,10 +165,14 @@ fn restore_all(client: &mut Client, payloads: &[Vec<u8>]) -> Option<Vec<Value>> 
 }
 
 fn programs() -> Vec<Program> {
-    [Program::oracle(Reference::Valkey), Program::oracle(Reference::Redis), Program::newest_redis()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        Program::oracle(Reference::Valkey),
+        Program::oracle(Reference::Redis),
+        Program::oracle(Reference::Redis8),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Payloads of all available servers, of all types, and of servers that are gone.
