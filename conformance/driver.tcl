@@ -369,14 +369,18 @@ proc await_taken {id} {
 # The suite's main program, started as a test client, calls this at the end of its file: nothing to do yet.
 proc test_client_main {port} {}
 
+# Units whose tests with the tag large-memory run; the suite runs them on demand only. In other units they
+# have values of more than 4 GiB, or scripts of more than 1 GiB.
+set LARGE {unit/bitops unit/hyperloglog}
+
 # Reads the suite with the procedures above in place of its own. A listening socket stands in for its runner:
 # a test needs a port in use.
 proc read_suite {} {
     global argv
     set runner [socket -server {apply {{channel args} {close $channel}}} -myaddr 127.0.0.1 0]
     set port [lindex [fconfigure $runner -sockname] 2]
-    set argv [list --client $port --clients 1 --large-memory \
-        --baseport $::base_port --portcount $::port_count]
+    set argv [list --client $port --clients 1 --baseport $::base_port --portcount $::port_count]
+    if {$::unit in $::LARGE} { lappend argv --large-memory }
     if {$::over_tls} { lappend argv --tls }
     rename proc define
     define proc {name arguments body} {

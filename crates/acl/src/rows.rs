@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use evenkeel_command::keys::Marks;
 use evenkeel_command::specs::{self, ChannelArgs, DatabaseArgs, Find};
 use evenkeel_command::table::table;
-use evenkeel_command::{Args, Id, Keys, Spec};
+use evenkeel_command::{Args, Id, Keys, LockScope, Spec};
 
 /// The categories in the order of ACL CAT, as rules write them.
 pub const CATEGORIES: &[&str] = specs::CATEGORIES;
@@ -74,6 +74,8 @@ struct Row {
     databases: DatabaseArgs,
     /// The command concerns the data of its client's database.
     is_on_current: bool,
+    /// Only with arguments does it concern data itself.
+    only_with_arguments: bool,
     /// Number of rows behind this row that are its subcommands.
     subcommands: usize,
 }
@@ -97,7 +99,17 @@ impl Row {
         let is_on_data = own.iter().any(|name| matches!(*name, "@keyspace" | "@read" | "@write"));
         // SELECT and SWAPDB are in none of these categories, or name all that they use.
         let is_on_current = has_keys || is_on_data && databases == DatabaseArgs::None;
-        Row { categories, keys, channels, databases, is_on_current, subcommands: row.subcommands }
+        // The conditions of EXEC are on keys; its commands are checked one by one.
+        let only_with_arguments = matches!(row.lock_scope, LockScope::Queue);
+        Row {
+            categories,
+            keys,
+            channels,
+            databases,
+            is_on_current,
+            only_with_arguments,
+            subcommands: row.subcommands,
+        }
     }
 }
 
@@ -183,7 +195,10 @@ pub(super) fn refused_database(
         DatabaseArgs::All => (0..databases.count).any(|db| !allowed(db)).then_some(0),
         _ => row.databases.indices(args, databases.count).into_iter().find(is_refused),
     }
-    .or_else(|| (row.is_on_current && !allowed(databases.current)).then_some(0))
+    .or_else(|| {
+        let is_on_current = row.is_on_current && (args.len() > 1 || !row.only_with_arguments);
+        (is_on_current && !allowed(databases.current)).then_some(0)
+    })
 }
 
 /// Returns the indices of the channels that need a permission, and whether they are patterns.

@@ -47,9 +47,6 @@ pub use string::{bignum, lcs, set_options, x87_float};
 
 use flow::Done;
 
-/// The version of Redis that this server behaves like; client libraries choose their features by it.
-pub const REDIS_VERSION: &str = "7.2.4";
-
 /// The function that runs a command on data.
 pub type DataHandler = fn(&mut Call<'_, '_>) -> Done;
 

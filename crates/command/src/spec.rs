@@ -184,6 +184,9 @@ pub struct Spec {
     /// Upper case; a subcommand carries its container's name before a bar: `CLIENT|LIST`.
     pub name: &'static str,
     pub arity: Arity,
+    /// Decides in addition to the arity whether a call has the right arguments. For commands that would
+    /// otherwise accept more of them than servers without an option.
+    form: Option<fn(&Args<'_>) -> bool>,
     pub keys: Keys,
     pub lock_scope: LockScope,
     pub flags: Flags,
@@ -222,7 +225,8 @@ impl Members {
 
 const fn row<H: Copy>(name: &'static str, arity: Arity, group: Group, handler: Option<H>) -> Command<H> {
     let (keys, lock_scope, flags) = (Keys::NONE, LockScope::Walk, Flags::NONE);
-    let spec = Spec { name, arity, keys, lock_scope, flags, group, members: None, subcommands: 0 };
+    let spec =
+        Spec { name, arity, form: None, keys, lock_scope, flags, group, members: None, subcommands: 0 };
     Command { spec, handler, subcommands: &[] }
 }
 
@@ -296,6 +300,11 @@ impl<H: Copy> Command<H> {
         self
     }
 
+    pub const fn form(mut self, form: fn(&Args<'_>) -> bool) -> Self {
+        self.spec.form = Some(form);
+        self
+    }
+
     pub const fn lock_scope(mut self, lock_scope: LockScope) -> Self {
         self.spec.lock_scope = lock_scope;
         self
@@ -340,6 +349,12 @@ impl<H: Copy> Command<H> {
 }
 
 impl Spec {
+    /// Whether the call has the right number of arguments.
+    #[inline]
+    pub fn admits(&self, args: &Args<'_>) -> bool {
+        self.arity.admits(args.len()) && self.form.is_none_or(|form| form(args))
+    }
+
     /// Returns the slots to lock for a certain call.
     #[inline]
     pub fn lock_scope_in(&self, args: &Args<'_>) -> LockScope {

@@ -23,7 +23,7 @@ use crate::flow::{Done, Flow};
 use crate::lcs::lcs;
 use crate::set_options::{Condition, Of, Options, Time};
 use crate::x87_float::Extended;
-use crate::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 
 const MSETEX_KEYS: Keys = Keys::Counted { at: 1, step: 2 };
 
@@ -133,22 +133,21 @@ fn log_set(call: &mut Call<'_, '_>, key: &[u8], value: &[u8], expire: Expire) {
     match expire {
         Expire::Clear => call.log(&[b"SET", key, value]),
         Expire::Keep => call.log(&[b"SET", key, value, b"KEEPTTL"]),
-        Expire::At(deadline) => call.log(&[b"SET", key, value, b"PXAT", deadline.to_string().as_bytes()]),
+        Expire::At(deadline) => {
+            let word = spelled(&call.args, 3, b"PXAT");
+            call.log(&[b"SET", key, value, word, deadline.to_string().as_bytes()]);
+        }
     }
+}
+
+/// Returns the word as the client spelled it, if it is among the arguments from `first` on: it is logged so.
+fn spelled<'a>(args: &Args<'a>, first: usize, word: &'static [u8]) -> &'a [u8] {
+    args.from(first).find(|given| given.eq_ignore_ascii_case(word)).unwrap_or(word)
 }
 
 /// Whether the command's key exists and holds exactly these bytes.
 fn holds(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
-    let Some(value) = string_to_change(call, 0)? else { return Ok(false) };
-    let (mut rest, mut same) = (bytes, value.len() == bytes.len());
-    if same {
-        value.for_each(0..bytes.len(), |piece| {
-            let (now, later) = rest.split_at(piece.len());
-            same = same && now == piece;
-            rest = later;
-        });
-    }
-    Ok(same)
+    Ok(string_to_change(call, 0)?.is_some_and(|value| value.equals(bytes)))
 }
 
 /// Returns the string at the command's key of this index for a command that may write it: neither a hit nor a
@@ -334,14 +333,10 @@ fn log_pairs(call: &mut Call<'_, '_>, expire: Expire) {
         return;
     }
     let (args, pairs_end) = (call.args, 2 + 2 * call.keys.len());
-    // A word that was given is logged as the client spelled it.
-    let spelled = |word: &'static [u8]| {
-        args.from(pairs_end).find(|given| given.eq_ignore_ascii_case(word)).unwrap_or(word)
-    };
     let deadline = match expire {
         Expire::Clear => None,
-        Expire::Keep => Some((spelled(b"KEEPTTL"), None)),
-        Expire::At(deadline) => Some((spelled(b"PXAT"), Some(deadline.to_string()))),
+        Expire::Keep => Some((spelled(&args, pairs_end, b"KEEPTTL"), None)),
+        Expire::At(deadline) => Some((spelled(&args, pairs_end, b"PXAT"), Some(deadline.to_string()))),
     };
     let mut words: Vec<&[u8]> = vec![b"MSETEX"];
     words.extend(args.until(pairs_end).from(1));

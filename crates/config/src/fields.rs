@@ -83,6 +83,10 @@ pub struct Fields {
     /// Names of keys, users and clients, and requests, do not appear in the server log.
     pub hide_user_data_from_log: bool,
     pub always_show_logo: bool,
+    /// The secret of the hash function of keys and members; empty: drawn at the start.
+    pub hash_seed: Word,
+    /// The version of Redis that clients are told, for libraries that choose their features by it.
+    pub reported_redis_version: Word,
     /// Shown to clients, for libraries that prefer a server nearby.
     pub availability_zone: Word,
     pub syslog_enabled: bool,

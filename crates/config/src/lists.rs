@@ -300,6 +300,16 @@ pub(super) fn title_template(word: &[u8]) -> Result<Word, Reason> {
     Ok(word.to_vec())
 }
 
+/// `reported-redis-version`: checks three numbers of up to three digits, `7.4.0`.
+pub(super) fn version(word: &[u8]) -> Result<Word, Reason> {
+    let is_number = |part: &[u8]| matches!(part.len(), 1..=3) && part.iter().all(u8::is_ascii_digit);
+    let parts = word.split(|byte| *byte == b'.');
+    if parts.clone().count() != 3 || !parts.clone().all(is_number) {
+        return Err("argument must be a version such as 7.4.0".into());
+    }
+    Ok(word.to_vec())
+}
+
 /// `thread-affinity`: checks a list of processors and ranges, `0-3,8`.
 pub(super) fn cpu_list(word: &[u8]) -> Result<Word, Reason> {
     cpus(word).map(|_| word.to_vec()).ok_or("argument must be a list of CPUs such as 0-3,8".into())

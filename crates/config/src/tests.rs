@@ -88,8 +88,8 @@ const IN_FILES: &str =
     "include loadmodule rename-command user list-max-ziplist-entries list-max-ziplist-value";
 
 /// Names of this server only.
-const OURS: &str = "appendonly-buffer-limit appendonly-direct-io huge-pages snapshot-buffer-limit \
-                    snapshot-direct-io snapshot-max-mbps thread-affinity threads";
+const OURS: &str = "appendonly-buffer-limit appendonly-direct-io huge-pages reported-redis-version \
+                    snapshot-buffer-limit snapshot-direct-io snapshot-max-mbps thread-affinity threads";
 
 fn set(settings: &Settings, pairs: &[(&str, &str)]) -> Result<(Settings, Vec<&'static str>), String> {
     let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();

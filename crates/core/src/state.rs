@@ -50,6 +50,8 @@ pub struct Core {
     pub lazy_free: Arc<LazyFreeThread>,
     pub purge: AllocatorPurge,
     pub pause: Pause,
+    /// Write-locked while DEBUG SLEEP runs.
+    asleep: RwLock<()>,
     pub blockers: AtomicBlockers,
     /// Set once; all threads then stop.
     pub stopping: AtomicBool,
@@ -65,6 +67,17 @@ pub struct Core {
 }
 
 impl Core {
+    /// Makes the threads that talk to replicas and to the primary stop at their next turn, until the returned
+    /// guard is dropped: DEBUG SLEEP imitates a server that hangs.
+    pub fn sleep(&self) -> impl Drop + '_ {
+        self.asleep.write()
+    }
+
+    /// Waits for the end of DEBUG SLEEP.
+    pub fn wait_for_sleep(&self) {
+        drop(self.asleep.read());
+    }
+
     /// Creates the state of a server that starts now, without a host.
     pub fn new(
         settings: Settings,
@@ -82,6 +95,7 @@ impl Core {
             lazy_free,
             purge: AllocatorPurge::default(),
             pause: Pause::default(),
+            asleep: RwLock::new(()),
             blockers: AtomicBlockers::default(),
             stopping: AtomicBool::new(false),
             oom_score: oom::Score::default(),

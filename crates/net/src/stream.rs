@@ -47,6 +47,17 @@ impl Stream {
         self.tls.as_mut().map_or(Ok(true), |tls| tls.shake(fd))
     }
 
+    /// Reads what has arrived and drops it, up to a megabyte. Before the socket is closed: with unread bytes
+    /// the kernel would reset the connection, and the peer might lose replies that it has not read yet.
+    pub fn discard_received(&self) {
+        let mut dropped = [0; 16 * 1024];
+        for _ in 0..64 {
+            if !matches!(receive(self.fd(), &mut dropped), Ok(1..)) {
+                return;
+            }
+        }
+    }
+
     /// Whether there is more to read although the socket may be empty.
     #[inline]
     pub fn has_more(&self) -> bool {

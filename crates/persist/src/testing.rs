@@ -56,7 +56,7 @@ impl Disk {
             .with_lazy_free(lazy_free.clone());
         let core = Arc::new(Core::new(launch.settings, keyspace, Arc::new(NoWorkers), lazy_free));
         let hub = Arc::new(Hub::new(core.clone(), Arc::new(NoWorkers)));
-        let scripts = Arc::new(Scripts::default());
+        let scripts = Arc::new(Scripts::new(&core.settings().reported_redis_version));
         let persist = Arc::new(Persist::new(core, hub.clone(), scripts.clone()));
         let host = Arc::new(Alone);
         let weak = Arc::downgrade(&host);

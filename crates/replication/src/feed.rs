@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-use evenkeel_store::journal::{Reader, select};
+use evenkeel_store::journal::Reader;
 
 use super::Replication;
 use super::backlog::BLOCK;
@@ -178,6 +178,7 @@ impl Feed {
 
     fn turn(&mut self) {
         self.wait();
+        self.replication.core.wait_for_sleep();
         self.follow_era();
         let arrivals = self.replication.replica_inbox.take();
         self.take_log();
@@ -247,12 +248,12 @@ impl Feed {
                 placed = Some(place_sync(state, &stream, selected));
             }
             let from = stream.offset();
-            if *selected != Some(record.first_db) {
-                let mut words = Vec::new();
-                select(&mut words, record.first_db);
-                stream.append(&words);
+            let mut preface = Vec::new();
+            let rest = record.preceded(*selected, &mut preface);
+            if !preface.is_empty() {
+                stream.append(&preface);
             }
-            stream.append(record.bytes);
+            stream.append(rest);
             *selected = Some(record.last_db);
             taken += (stream.offset() - from) as usize;
             taken < TAKE_LEN

@@ -462,6 +462,7 @@ impl Follower {
         // Short links in a row, and how many of them made no progress.
         let (mut short, mut vain) = (0_u64, 0_u64);
         while let Some((target, generation)) = self.await_target() {
+            replication.core.wait_for_sleep();
             let (began, full_syncs) = (Instant::now(), link.metrics.full_syncs.load(Relaxed));
             let offset = || replication.stream().offset();
             let before = offset();
@@ -648,6 +649,7 @@ impl Follower {
         let offset = replication.stream().offset();
         replication.link.metrics.read_offset.store(offset, Relaxed);
         loop {
+            replication.core.wait_for_sleep();
             let is_asked = std::mem::take(&mut self.applier.is_asked);
             let is_synced = owed.is_some() && self.applier.synced() >= owed;
             if is_asked || is_synced || Instant::now() >= next_ack {

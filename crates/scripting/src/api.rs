@@ -16,7 +16,6 @@ use super::functions::Function;
 use super::lua_host::LuaHost;
 use super::run::with_current;
 use super::{Habits, sha_of};
-use evenkeel_command::REDIS_VERSION;
 
 /// Longest time in which a library may register its functions; the second for a library that a server has
 /// loaded before: a busy machine is no reason to refuse a file, or to let a replica lack a library of its
@@ -24,22 +23,22 @@ use evenkeel_command::REDIS_VERSION;
 const LOAD_MAX: Duration = Duration::from_millis(500);
 const LOAD_AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// Returns `native` of sandbox.lua.
-pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
+/// Returns `native` of sandbox.lua. `version`: the version of Redis that scripts are told.
+pub(super) fn natives(lua: &Lua, version: &str) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     guarded::add::<LuaHost>(lua, &table)?;
     table.raw_set("random", native(lua, random::random)?)?;
     table.raw_set("randomseed", native(lua, random::random_seed)?)?;
-    table.raw_set("registration", registration(lua)?)?;
+    table.raw_set("registration", registration(lua, version)?)?;
     let libraries = libraries::all::<LuaHost>(lua)?;
-    libraries.raw_set("redis", api(lua)?)?;
-    libraries.raw_set("server", api(lua)?)?;
+    libraries.raw_set("redis", api(lua, version)?)?;
+    libraries.raw_set("server", api(lua, version)?)?;
     table.raw_set("libraries", libraries)?;
     Ok(table)
 }
 
 /// Returns the library `redis` or `server`.
-pub(super) fn api(lua: &Lua) -> mlua::Result<Table> {
+pub(super) fn api(lua: &Lua, version: &str) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("call", call::function::<LuaHost>(lua, true)?)?;
     table.raw_set("pcall", call::function::<LuaHost>(lua, false)?)?;
@@ -56,29 +55,29 @@ pub(super) fn api(lua: &Lua) -> mlua::Result<Table> {
     for (name, flags) in [("NONE", 0), ("AOF", 1), ("SLAVE", 2), ("REPLICA", 2), ("ALL", 3)] {
         table.raw_set(format!("REPL_{name}"), flags)?;
     }
-    add_log(lua, &table)?;
+    add_log(lua, &table, version)?;
     table.raw_set("SERVER_NAME", "evenkeel")?;
     Ok(table)
 }
 
 /// Returns `redis` as it is while a library is loaded.
-fn registration(lua: &Lua) -> mlua::Result<Table> {
+fn registration(lua: &Lua, version: &str) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("register_function", native(lua, register)?)?;
-    add_log(lua, &table)?;
+    add_log(lua, &table, version)?;
     Ok(table)
 }
 
-fn add_log(lua: &Lua, table: &Table) -> mlua::Result<()> {
+fn add_log(lua: &Lua, table: &Table, version: &str) -> mlua::Result<()> {
     table.raw_set("log", native(lua, log)?)?;
     for (level, name) in ["DEBUG", "VERBOSE", "NOTICE", "WARNING"].iter().enumerate() {
         table.raw_set(format!("LOG_{name}"), level)?;
     }
     let mut number = 0;
-    for part in REDIS_VERSION.split('.') {
+    for part in version.split('.') {
         number = number << 8 | part.parse::<u32>().unwrap_or(0);
     }
-    table.raw_set("REDIS_VERSION", REDIS_VERSION)?;
+    table.raw_set("REDIS_VERSION", version)?;
     table.raw_set("REDIS_VERSION_NUM", number)
 }
 

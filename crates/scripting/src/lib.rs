@@ -54,6 +54,14 @@ pub struct Script {
     /// `None` without a shebang.
     pub flags: Option<ScriptFlags>,
     pub habits: Habits,
+    /// [`Scripts::brought`] when the script was last used.
+    used_at: AtomicU64,
+}
+
+impl Script {
+    fn new(sha: Sha, body: &[u8], flags: Option<ScriptFlags>) -> Script {
+        Script { sha, body: body.into(), flags, habits: Habits::default(), used_at: AtomicU64::new(0) }
+    }
 }
 
 /// Observations of earlier runs, used as hints where to begin. A run that begins in the wrong place is begun
@@ -85,9 +93,14 @@ impl Habits {
 pub struct Scripts {
     /// Unique in this process.
     number: u64,
+    redis_version: Box<str>,
     cache: Mutex<Cache>,
     /// Number of scripts that newer scripts have pushed out.
-    pub pushed_out: AtomicU64,
+    pushed_out: AtomicU64,
+    /// `pushed_out` at the last [`Scripts::reset_stat`].
+    forgotten: AtomicU64,
+    /// Number of scripts that EVAL has brought.
+    brought: AtomicU64,
     /// Number of SCRIPT FLUSH calls.
     flushes: AtomicU64,
     libraries: RwLock<Arc<Libraries>>,
@@ -102,19 +115,40 @@ pub struct Scripts {
 #[derive(Default)]
 struct Cache {
     scripts: HashMap<Sha, Arc<Script>>,
-    /// Scripts that came by EVAL, least recently used first.
-    evaluated: VecDeque<Sha>,
+    /// Scripts that came by EVAL, with [`Script::used_at`] as of when they were queued: the least recently
+    /// used first, except for those used since.
+    evaluated: VecDeque<(Sha, u64)>,
     bytes: usize,
 }
 
-impl Default for Scripts {
-    /// Creates a state without scripts and libraries.
-    fn default() -> Scripts {
+impl Cache {
+    /// Removes the least recently used script that came by EVAL.
+    fn push_out(&mut self) {
+        while let Some((sha, queued)) = self.evaluated.pop_front() {
+            let used_at = self.scripts.get(&sha).map_or(queued, |script| script.used_at.load(Relaxed));
+            if used_at > queued {
+                self.evaluated.push_back((sha, used_at));
+                continue;
+            }
+            if let Some(gone) = self.scripts.remove(&sha) {
+                self.bytes -= gone.body.len();
+            }
+            return;
+        }
+    }
+}
+
+impl Scripts {
+    /// Creates a state without scripts and libraries. `redis_version` is what scripts are told.
+    pub fn new(redis_version: &[u8]) -> Scripts {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Scripts {
             number: LAST.fetch_add(1, Relaxed) + 1,
+            redis_version: String::from_utf8_lossy(redis_version).into(),
             cache: Mutex::default(),
             pushed_out: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            brought: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             libraries: RwLock::default(),
             libraries_version: AtomicU64::new(0),
@@ -123,9 +157,7 @@ impl Default for Scripts {
             lua_bytes: AtomicU64::new(0),
         }
     }
-}
 
-impl Scripts {
     /// Returns the script of this digest.
     pub fn find(&self, sha: &Sha) -> Option<Arc<Script>> {
         self.cache.lock().scripts.get(sha).cloned()
@@ -135,27 +167,44 @@ impl Scripts {
     fn keep(&self, script: Arc<Script>, evaluated: bool) -> Arc<Script> {
         let mut cache = self.cache.lock();
         if let Some(there) = cache.scripts.get(&script.sha).cloned() {
-            let among_evaluated = cache.evaluated.iter().position(|sha| *sha == there.sha);
-            if let Some(sha) = among_evaluated.and_then(|at| cache.evaluated.remove(at))
-                && evaluated
-            {
-                cache.evaluated.push_back(sha); // recently used scripts stay
+            if evaluated {
+                self.mark_used(&there);
+            } else {
+                cache.evaluated.retain(|(sha, _)| *sha != there.sha);
             }
             return there;
         }
-        cache.bytes += script.body.len();
         if evaluated {
-            cache.evaluated.push_back(script.sha);
-            if cache.evaluated.len() > EVALUATED_MAX
-                && let Some(oldest) = cache.evaluated.pop_front()
-                && let Some(gone) = cache.scripts.remove(&oldest)
-            {
-                cache.bytes -= gone.body.len();
+            if cache.evaluated.len() >= EVALUATED_MAX {
+                cache.push_out();
                 self.pushed_out.fetch_add(1, Relaxed);
             }
+            self.brought.fetch_add(1, Relaxed);
+            self.mark_used(&script);
+            cache.evaluated.push_back((script.sha, script.used_at.load(Relaxed)));
         }
+        cache.bytes += script.body.len();
         cache.scripts.insert(script.sha, script.clone());
         script
+    }
+
+    /// Makes the script one of the last to be pushed out.
+    fn mark_used(&self, script: &Script) {
+        let now = self.brought.load(Relaxed);
+        // Workers that run the same script share its cache line, so they write to it rarely.
+        if script.used_at.load(Relaxed) != now {
+            script.used_at.store(now, Relaxed);
+        }
+    }
+
+    /// Returns the number of scripts pushed out since the start or the last [`Scripts::reset_stat`].
+    pub fn evicted(&self) -> u64 {
+        self.pushed_out.load(Relaxed).saturating_sub(self.forgotten.load(Relaxed))
+    }
+
+    /// Resets [`Scripts::evicted`] to zero.
+    pub fn reset_stat(&self) {
+        self.forgotten.store(self.pushed_out.load(Relaxed), Relaxed);
     }
 
     /// Drops all scripts, for SCRIPT FLUSH. A machine drops its compiled scripts when it next runs a script.

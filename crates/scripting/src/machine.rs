@@ -150,7 +150,7 @@ impl Machine {
         // bytecode).
         let lua = unsafe { Lua::unsafe_new_with(libs, LuaOptions::new()) };
         lua.set_memory_limit(MEMORY_MAX)?;
-        let native = api::natives(&lua)?;
+        let native = api::natives(&lua, &scripts.redis_version)?;
         let sandbox = lua.load(include_str!("sandbox.lua")).set_name("=sandbox").into_function()?;
         type Made = (Table, Table, LuaFunction, LuaFunction);
         let (envs, behind_scripts, on_error, set_loading): Made = sandbox.call(native)?;
@@ -227,13 +227,14 @@ impl Machine {
             if std::mem::replace(&mut compiled.pushed_out, pushed_out) != pushed_out {
                 // this script may be one of the pushed out
                 scripts.keep(compiled.script.clone(), evaluated);
+            } else {
+                scripts.mark_used(&compiled.script);
             }
             return Ok(Target::Script(compiled.script.clone()));
         }
         let flags = shebang::of_script(body)?;
         let function = self.compile(body)?;
-        let script = Script { sha: sha_of(body), body: body.into(), flags, habits: super::Habits::default() };
-        let script = scripts.keep(Arc::new(script), evaluated);
+        let script = scripts.keep(Arc::new(Script::new(sha_of(body), body, flags)), evaluated);
         self.keep_compiled(Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))
     }
@@ -248,9 +249,11 @@ impl Machine {
                 return Err(no_script());
             }
             compiled.pushed_out = pushed_out;
+            scripts.mark_used(&compiled.script);
             return Ok(Target::Script(compiled.script.clone()));
         }
         let script = scripts.find(&sha).ok_or_else(no_script)?;
+        scripts.mark_used(&script);
         let function = self.compile(&script.body)?;
         self.keep_compiled(Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))

@@ -110,6 +110,7 @@ thread_local! {
 
 impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     pub(super) fn new(call: ScriptCall<'r, 'a, 'h>, name: &'r [u8], is_function: bool) -> Run<'r, 'a, 'h> {
+        call.base.guard.ctx.script_us = None;
         // A script nested in EXEC cannot be run again and has to come to its end here.
         let undo = (call.base.mode == Mode::Direct && !call.session.replays).then(Undo::default);
         Run {

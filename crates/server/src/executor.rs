@@ -406,6 +406,7 @@ impl Executor {
             }
             LockScope::Queue => {
                 if queue_places(parts.session, server, &mut self.places) {
+                    self.places.extend(keys.iter().map(|key| key.place));
                     keyspace.hold_to_write(&mut self.ctx, &mut self.places)
                 } else {
                     match keyspace.try_hold_all(&mut self.ctx) {

@@ -157,12 +157,13 @@ impl Server {
         // tests.
         let inboxes = Arc::new(Inboxes::new(workers)?);
         let lazy_free = Arc::new(LazyFreeThread::start(inboxes.owners()));
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
+        let seed = if settings.hash_seed.is_empty() { random_seed() } else { seed_of(&settings.hash_seed) };
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, seed)
             .with_clock(clock::log_time)
             .with_lazy_free(lazy_free.clone());
         let core = Arc::new(Core::new(settings, keyspace, inboxes.clone(), lazy_free));
         let hub = Arc::new(Hub::new(core.clone(), inboxes.clone()));
-        let scripts = Arc::new(Scripts::default());
+        let scripts = Arc::new(Scripts::new(&core.settings().reported_redis_version));
         let tls = Arc::new(Tls::default());
         let persist = Arc::new(Persist::new(core.clone(), hub.clone(), scripts.clone()));
         let settings = core.settings();
@@ -256,6 +257,7 @@ impl Server {
         self.replication.link.metrics.bytes_in.store(0, Relaxed);
         self.persist.reset_counts();
         self.hub.reset_counts();
+        self.scripts.reset_stat();
     }
 
     /// Whether the server certainly stops: a thread that keeps the gate open, or closed, for long has to let
@@ -263,4 +265,11 @@ impl Server {
     pub(crate) fn certainly_stops(&self) -> bool {
         self.core.is_stopping() || self.persist.ending.is_certain()
     }
+}
+
+/// Returns the seed that `hash-seed` stands for. Servers with the same text have the same order of keys, so
+/// that a SCAN may go on at a replica, or after a restart.
+fn seed_of(text: &[u8]) -> u64 {
+    let digest = sha1_smol::Sha1::from(text).digest().bytes();
+    digest.iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }

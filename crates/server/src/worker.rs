@@ -153,7 +153,10 @@ impl Worker {
         self.end_waits();
         self.retry_waits();
         self.leave_later();
-        if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
+        if self.kept_for_clients > 0
+            && self.kept_for_clients
+                > KEPT_FOR_CLIENTS_MAX.min(self.executor.settings.client_memory_max() / 16)
+        {
             self.evict_clients();
         }
         if self.server.persist.aof.is_on() || self.has_held_back() {

@@ -18,7 +18,7 @@ use crate::Call;
 use crate::value_codec::{Value, payload};
 
 /// Words behind the head of a logged command, and bytes of them, after which the next command begins.
-const WORDS_MAX: usize = 1_000;
+const WORDS_MAX: usize = 1_024;
 const BYTES_MAX: usize = 64 * 1024;
 
 /// Calls `each` with the words in pieces of bounded length, each a multiple of `step` words.

@@ -275,7 +275,9 @@ impl<'a> Call<'a, '_> {
         let is_it = |(at, _): &&mut (usize, _)| self.keys[*at].place.db() as u32 == event.db;
         let Some((at, before)) = keys.into_iter().find(is_it) else { return };
         let key = self.keys[*at];
-        let now = self.guard.peek(&key).map(|view| view.kind());
+        // A key that MSETEX has written with a time in the past stays until it is looked for.
+        let is_there = !self.guard.has_expired(&key);
+        let now = if is_there { self.guard.peek(&key).map(|view| view.kind()) } else { None };
         if let Some(before) = std::mem::replace(before, now) {
             let is_other = rule.replaces != Untyped && now.is_some_and(|now| now != before);
             self.say_overwritten(&key, is_other);

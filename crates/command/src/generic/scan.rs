@@ -50,7 +50,7 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     let (mut found, mut count, mut left) = (Encoder::default(), 0, filter.count);
     loop {
         let step = left.min(SCAN_STEP);
-        cursor = call.guard.scan(call.db as usize, cursor, step, |view| {
+        cursor = call.guard.scan(call.db as usize, cursor, step, filter.kind, |view| {
             if filter.passes(view) {
                 found.bulk(view.key());
                 count += 1;

@@ -176,6 +176,10 @@ const BY_AND_GET: KeySpec = KeySpec {
     ..key(0, "RO access")
 };
 
+/// The keys of EXEC's conditions.
+const CONDITIONS: KeySpec =
+    KeySpec { notes: "one for each condition", find: Find::Anywhere, ..key(1, "RO access") };
+
 const STORE: KeySpec =
     KeySpec { notes: "STORE may be anywhere among the options", find: Find::Anywhere, ..key(0, "OW update") };
 
@@ -285,6 +289,7 @@ const EXTRAS: &[Extra] = &[
     extra("EVALSHA").keys(&[counted(2, "RW access update")]),
     extra("EVALSHA_RO").keys(&[counted(2, "RO access")]),
     extra("EVAL_RO").keys(SCRIPT_KEYS_RO),
+    extra("EXEC").keys(&[CONDITIONS]),
     extra("EXISTS").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
     extra("EXPIRE").keys(&[key(1, "RW update")]),
     extra("EXPIREAT").keys(&[key(1, "RW update")]),

@@ -169,18 +169,63 @@ impl Table {
 /// that ends in zero bytes would be the same number.
 #[inline]
 fn pack(name: &[u8]) -> Option<u128> {
-    if name.len() > SHORT {
+    let len = name.len();
+    if len > SHORT {
         return None;
     }
-    let mut bytes = [0; SHORT + 1];
-    bytes[..name.len()].copy_from_slice(name);
-    bytes.make_ascii_uppercase();
-    bytes[SHORT] = name.len() as u8;
-    Some(u128::from_le_bytes(bytes))
+    // Reads that overlap: a copy of a variable length would be a call.
+    let low = if let (Some(first), Some(last)) = (name.first_chunk(), name.last_chunk()) {
+        u128::from(u64::from_le_bytes(*first)) | u128::from(u64::from_le_bytes(*last)) << (8 * (len - 8))
+    } else if let (Some(first), Some(last)) = (name.first_chunk(), name.last_chunk()) {
+        u128::from(
+            u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (len - 4)),
+        )
+    } else if let [first, .., last] | [first @ last] = name {
+        let middle = u32::from(name[len / 2]) << (8 * (len / 2));
+        u128::from(u32::from(*first) | middle | u32::from(*last) << (8 * (len - 1)))
+    } else {
+        0
+    };
+    Some(upper_case(low) | (len as u128) << 120)
+}
+
+/// Makes lower-case letters among sixteen bytes upper-case, all at once.
+#[inline]
+fn upper_case(bytes: u128) -> u128 {
+    const EACH: u128 = u128::MAX / 0xff;
+    // Without its highest bit, a byte plus one of these overflows into that bit from `a`, or from behind `z`.
+    let rest = bytes & (EACH * 0x7f);
+    let (from_a, behind_z) = (rest + EACH * (0x80 - 0x61), rest + EACH * (0x80 - 0x7b));
+    let lower = (from_a ^ behind_z) & !bytes & (EACH * 0x80);
+    bytes ^ (lower >> 2)
 }
 
 #[inline]
 fn bucket_of(packed: u128) -> usize {
     let folded = (packed as u64) ^ ((packed >> 64) as u64).rotate_left(29);
     (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BUCKETS.trailing_zeros())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_packed_in_upper_case_with_their_length() {
+        for len in 0..=SHORT + 1 {
+            for first in 0..=255_u8 {
+                let name: Vec<u8> =
+                    (0..len).map(|at| first.wrapping_add((at as u8).wrapping_mul(31))).collect();
+                let packed = pack(&name);
+                if len > SHORT {
+                    assert_eq!(packed, None);
+                    continue;
+                }
+                let mut expected = name.to_ascii_uppercase();
+                expected.resize(SHORT, 0);
+                expected.push(len as u8);
+                assert_eq!(packed.map(u128::to_le_bytes).map(Vec::from), Some(expected), "{name:?}");
+            }
+        }
+    }
 }

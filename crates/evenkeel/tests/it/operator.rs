@@ -602,8 +602,16 @@ fn the_log_reports_settings_without_effect() {
 /// A single notice for harmless directives, and a warning for each other directive.
 #[test]
 fn a_start_reports_settings_without_effect_in_few_lines() {
-    let args =
-        ["--activedefrag", "yes", "--io-threads", "4", "--hash-seed", "abc", "--active-expire-effort", "5"];
+    let args = [
+        "--activedefrag",
+        "yes",
+        "--io-threads",
+        "4",
+        "--locale-collate",
+        "C",
+        "--active-expire-effort",
+        "5",
+    ];
     let server = start(&args);
     if server.program().reference().is_some() {
         return; // there it has an effect
@@ -613,8 +621,38 @@ fn a_start_reports_settings_without_effect_in_few_lines() {
     let harmless = "* These directives have no effect and are not needed: 'active-expire-effort', \
                     'activedefrag', 'io-threads'. 'evenkeel --check-config' prints the reasons";
     assert!(log.contains(harmless), "{log}");
-    assert!(log.contains("# 'hash-seed' has no effect: each start generates a new seed"), "{log}");
+    assert!(log.contains("# 'locale-collate' has no effect: SORT ALPHA compares bytes"), "{log}");
     assert_eq!(log.matches("no effect").count(), 2, "{log}");
+}
+
+/// Pages of one SCAN, asked for in turn from servers with the same keys, visit every key once.
+#[test]
+fn a_scan_goes_on_at_a_server_with_the_same_hash_seed() {
+    let servers = [start(&["--hash-seed", "one secret"]), start(&["--hash-seed", "one secret"])];
+    let mut clients = servers.each_ref().map(|server| server.connect());
+    for client in &mut clients {
+        for number in 0..3000 {
+            client.run(&format!("SET k:{number} v"));
+            client.run(&format!("SADD s m:{number}"));
+        }
+    }
+    for walk in ["SCAN", "SSCAN s"] {
+        let (mut cursor, mut seen, mut pages) = ("0".to_owned(), Vec::new(), 0);
+        loop {
+            let page = clients[pages % 2].run(&format!("{walk} {cursor}"));
+            let [next, names] = page.as_items().expect("a page") else { panic!("{page}") };
+            seen.extend(names.as_items().expect("names").iter().map(ToString::to_string));
+            cursor = String::from_utf8_lossy(next.as_bytes().expect("a cursor")).into_owned();
+            pages += 1;
+            if cursor == "0" {
+                break;
+            }
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(pages > 100, "{pages} pages");
+        assert_eq!(seen.len(), if walk == "SCAN" { 3001 } else { 3000 }, "{walk}");
+    }
 }
 
 /// With Debian's configuration (log in a file, in the background) a terminal would stay empty.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::aof::{push_comment, push_timestamp};
-use evenkeel_store::journal::{Journal, Reader, select};
+use evenkeel_store::journal::{Journal, Reader};
 
 use super::file::LogFile;
 use super::sync::{How, SyncState};
@@ -226,13 +226,11 @@ impl Writer {
                 *second = now_s;
                 push_timestamp(buffer, now_s as i64);
             }
-            if *selected != Some(record.first_db) {
-                select(buffer, record.first_db);
-            }
+            let rest = record.preceded(*selected, buffer);
             if is_worth_offloading {
-                file.append_long(record.bytes);
+                file.append_long(rest);
             } else {
-                buffer.extend_from_slice(record.bytes);
+                buffer.extend_from_slice(rest);
             }
             *selected = Some(record.last_db);
             found += record.bytes.len();

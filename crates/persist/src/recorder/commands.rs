@@ -75,12 +75,20 @@ impl<W: io::Write> Commands<W> {
     /// Writes commands that consist of `head` and a part of the words, in multiples of `step`.
     fn each<T: AsRef<[u8]>>(&mut self, head: &[&[u8]], step: usize, words: impl Iterator<Item = T>) {
         for word in words {
-            self.word(word.as_ref());
-            let is_full = self.count >= WORDS_MAX || self.words.len() >= BYTES_MAX;
-            if is_full && self.count.is_multiple_of(step) {
-                self.end_command(head);
-            }
+            self.next_word(head, step, word.as_ref());
         }
+        self.end_words(head);
+    }
+
+    fn next_word(&mut self, head: &[&[u8]], step: usize, word: &[u8]) {
+        self.word(word);
+        let is_full = self.count >= WORDS_MAX || self.words.len() >= BYTES_MAX;
+        if is_full && self.count.is_multiple_of(step) {
+            self.end_command(head);
+        }
+    }
+
+    fn end_words(&mut self, head: &[&[u8]]) {
         if self.count > 0 {
             self.end_command(head);
         }
@@ -141,15 +149,20 @@ impl<W: io::Write> Commands<W> {
 
     /// Expired fields are written as well: their reader has no clock yet.
     fn hash(&mut self, key: &[u8], hash: &Hash) {
-        self.each(&[b"HSET", key], 2, hash.fields().flat_map(|field| [field.name, field.value]));
-        if hash.timed_len() > 0 {
-            for field in hash.fields() {
-                if let Some(deadline) = field.deadline {
-                    let deadline = deadline.to_string();
-                    self.command(&[b"HPEXPIREAT", key, deadline.as_bytes(), b"FIELDS", b"1", field.name]);
-                }
-            }
+        // In the order of the fields, which a small hash keeps.
+        let head: &[&[u8]] = &[b"HSET", key];
+        for field in hash.fields() {
+            let Some(deadline) = field.deadline else {
+                self.next_word(head, 2, field.name);
+                self.next_word(head, 2, field.value);
+                continue;
+            };
+            self.end_words(head);
+            let (name, value, deadline) = (field.name, field.value, deadline.to_string());
+            let deadline = deadline.as_bytes();
+            self.command(&[b"HSETEX", key, b"PXAT", deadline, b"FIELDS", b"1", name, value]);
         }
+        self.end_words(head);
     }
 
     fn array(&mut self, key: &[u8], array: &Array) {

@@ -85,6 +85,11 @@ fn info(call: &mut ServerCall<'_, '_>) -> Done {
 /// CLIENT LIST [filter value ...]
 fn list(call: &mut ServerCall<'_, '_>) -> Done {
     let filter = Filter::parse(call, 2, Purpose::List)?;
+    // The list shows the clients as `maxmemory-clients` permits them, not as they were at the last check.
+    let limit = call.base.settings.client_memory_max();
+    if limit > 0 {
+        call.server.evict_clients(limit);
+    }
     let mut text = Vec::new();
     for client in call.server.hub.clients.list().iter().filter(|client| filter.admits(call, client)) {
         text.extend(describe_to(call, client));

@@ -10,7 +10,6 @@ use crate::executor::permission;
 use crate::startup::VERSION;
 use evenkeel_acl::{Access, DEFAULT};
 use evenkeel_client::session::ReplyMode;
-use evenkeel_command::REDIS_VERSION;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
@@ -153,9 +152,10 @@ fn greet(call: &mut ServerCall<'_, '_>) {
     let reply = &mut *call.base.reply;
     let zone = &call.base.settings.availability_zone;
     reply.map(if zone.is_empty() { 7 } else { 8 });
-    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
-        reply.bulk(name.as_bytes());
-        reply.bulk(value.as_bytes());
+    let version = call.base.settings.reported_redis_version.as_slice();
+    for (name, value) in [(&b"server"[..], &b"redis"[..]), (b"version", version)] {
+        reply.bulk(name);
+        reply.bulk(value);
     }
     reply.bulk(b"proto");
     reply.int(if resp3 { 3 } else { 2 });

@@ -268,13 +268,15 @@ fn set_disable_deny(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// DEBUG SLEEP seconds: no command is run meanwhile. An argument that is no number means zero.
+/// DEBUG SLEEP seconds: no command is run meanwhile, and replicas and the primary hear nothing. An argument
+/// that is no number means zero.
 fn sleep(call: &mut ServerCall<'_, '_>) -> Done {
     /// The longest delay that this causes to a shutdown.
     const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
     let seconds = call.base.args.text(2).parse().unwrap_or(0.0);
     let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let started = Instant::now();
+    let _asleep = call.server.core.sleep();
     while let Some(left) = span.checked_sub(started.elapsed())
         && !left.is_zero()
         && !call.server.certainly_stops()

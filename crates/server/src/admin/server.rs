@@ -2,7 +2,7 @@
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
 use crate::observe::info;
-use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::flow::{Done, Flow, Mode};
 use evenkeel_runtime::clock;
 
 #[rustfmt::skip]
@@ -21,7 +21,17 @@ fn info(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// TIME
 fn time(call: &mut ServerCall<'_, '_>) -> Done {
-    let us = clock::unix_us();
+    let now = clock::unix_us();
+    let us = match call.base.mode {
+        // As in Valkey, the time moves on for a script that takes so long that other clients are notified.
+        Mode::Script => {
+            let busy_us = call.base.settings.busy_reply_threshold.saturating_mul(1000);
+            let replied =
+                call.base.guard.ctx.script_us.filter(|replied| now.saturating_sub(*replied) <= busy_us);
+            *call.base.guard.ctx.script_us.insert(replied.unwrap_or(now))
+        }
+        _ => now,
+    };
     call.base.reply.array(2);
     call.base.reply.bulk_int((us / 1_000_000) as i64);
     call.base.reply.bulk_int((us % 1_000_000) as i64);
@@ -38,6 +48,8 @@ mod tests {
             "
             > TIME                     < [\"*\", \"*\"]
             > TIME x                   < -ERR wrong number of arguments for 'time' command
+            > EVAL \"local a, b = redis.call('time'), 0 for i = 1, 50000 do b = b + i end \
+                return table.concat(a, '.') == table.concat(redis.call('time'), '.')\" 0   < :1
         ",
         );
     }

@@ -14,13 +14,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_store::Watch;
 
 use super::{
-    Arity, Command, Flags, Group, Keys, LockScope, ServerCall, ServerHandler, at_least, exactly, session,
+    Args, Arity, Command, Flags, Group, Keys, LockScope, ServerCall, ServerHandler, at_least, exactly,
+    session,
 };
 use crate::executor::run_nested;
 use evenkeel_client::clients::Names;
 use evenkeel_client::session::{Multi, Session, Watching};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
+
+const KEYS_OF_EXEC: Keys = Keys::Across(|args, db, _, key| {
+    conditions(args).0.iter().for_each(|condition| key(condition.key, db));
+});
 
 /// A command that MULTI does not queue.
 const fn control(name: &'static str, arity: Arity, handler: ServerHandler) -> Command<ServerHandler> {
@@ -32,7 +37,8 @@ const fn control(name: &'static str, arity: Arity, handler: ServerHandler) -> Co
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     control("MULTI",   exactly(1), multi  ).fast().flag(Flags::ALLOW_BUSY.with(Flags::NO_MULTI)),
     control("DISCARD", exactly(1), discard).fast().flag(Flags::ALLOW_BUSY),
-    control("EXEC",    exactly(1), exec   ).lock_scope(LockScope::Queue).flag(Flags::SKIP_SLOWLOG),
+    control("EXEC",    at_least(1), exec  ).lock_scope(LockScope::Queue).keys(KEYS_OF_EXEC)
+        .form(form_of_exec).flag(Flags::SKIP_SLOWLOG),
     control("WATCH",   at_least(2), watch ).lock_scope(LockScope::Keys).keys(Keys::REST).fast()
         .flag(Flags::ALLOW_BUSY.with(Flags::NO_MULTI)),
     session("UNWATCH", exactly(1), Group::Transaction, unwatch).fast().flag(Flags::ALLOW_BUSY),
@@ -56,15 +62,81 @@ fn discard(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// EXEC
+/// A condition of EXEC.
+struct Condition<'a> {
+    wanted: Wanted<'a>,
+    /// Index of its key among the arguments.
+    key: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    /// IFEQ: a string of these bytes.
+    Equal(&'a [u8]),
+    /// IFNE: no string of these bytes.
+    Unequal(&'a [u8]),
+    /// NX.
+    Absent,
+    /// XX.
+    Present,
+}
+
+/// Whether EXEC has no arguments, or conditions.
+fn form_of_exec(args: &Args<'_>) -> bool {
+    args.len() == 1 || matches!(args.word(1).as_bytes(), b"IFEQ" | b"IFNE" | b"NX" | b"XX")
+}
+
+/// Returns the conditions of EXEC up to the first argument that is part of none, and whether that is the end.
+fn conditions<'a>(args: &Args<'a>) -> (Vec<Condition<'a>>, bool) {
+    let (mut conditions, mut at) = (Vec::new(), 1);
+    while at < args.len() {
+        let (wanted, len) = match (args.word(at).as_bytes(), args.get(at + 2)) {
+            (b"IFEQ", Some(value)) => (Wanted::Equal(value), 3),
+            (b"IFNE", Some(value)) => (Wanted::Unequal(value), 3),
+            (b"NX", _) => (Wanted::Absent, 2),
+            (b"XX", _) => (Wanted::Present, 2),
+            _ => return (conditions, false),
+        };
+        if at + len > args.len() {
+            return (conditions, false);
+        }
+        conditions.push(Condition { wanted, key: at + 1 });
+        at += len;
+    }
+    (conditions, true)
+}
+
+/// Whether a condition holds. The error: IFEQ and IFNE concern strings alone.
+fn holds(call: &mut ServerCall<'_, '_>, number: usize, condition: &Condition<'_>) -> Result<bool, Error> {
+    let key = &call.base.keys[number];
+    debug_assert_eq!(key.bytes, call.base.args.at(condition.key), "a condition has one key");
+    Ok(match condition.wanted {
+        Wanted::Equal(bytes) => call.base.guard.string(key)?.is_some_and(|value| value.equals(bytes)),
+        Wanted::Unequal(bytes) => call.base.guard.string(key)?.is_none_or(|value| !value.equals(bytes)),
+        Wanted::Absent => call.base.guard.peek(key).is_none(),
+        Wanted::Present => call.base.guard.peek(key).is_some(),
+    })
+}
+
+/// EXEC [IFEQ key value | IFNE key value | NX key | XX key ...]
+///
+/// The transaction runs if all conditions hold; they are checked under its locks.
 fn exec(call: &mut ServerCall<'_, '_>) -> Done {
+    let (conditions, are_whole) = conditions(&call.base.args);
     let Some(multi) = call.session.discard() else { return Err(Error::text("ERR EXEC without MULTI")) };
     let changed = watched_has_changed(call);
     call.session.unwatch(call.base.guard);
     if multi.failed {
         return Err(Error::ExecAborted);
     }
-    if changed {
+    if !are_whole {
+        return Err(Error::text("EXECABORT Transaction discarded because of invalid check condition syntax"));
+    }
+    let mut all_hold = !changed;
+    for (number, condition) in conditions.iter().enumerate() {
+        all_hold = all_hold && holds(call, number, condition)?;
+    }
+    if !all_hold {
         call.base.reply.null_array();
         return Ok(Flow::Replied);
     }

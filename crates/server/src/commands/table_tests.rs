@@ -43,8 +43,10 @@ fn rows_are_consistent() {
     install();
     for row in table().rows() {
         assert_eq!(row.name, row.name.to_ascii_uppercase());
-        let names_keys =
-            matches!(row.lock_scope, LockScope::Keys | LockScope::KeysUnless(_) | LockScope::Script(_));
+        let names_keys = matches!(
+            row.lock_scope,
+            LockScope::Keys | LockScope::KeysUnless(_) | LockScope::Script(_) | LockScope::Queue
+        );
         assert_eq!(!row.keys.is_none(), names_keys, "{}", row.name);
         let subs = table().subcommands(row);
         assert!(subs.iter().all(|sub| sub.name.starts_with(&format!("{}|", row.name))));

@@ -39,7 +39,7 @@ impl Executor {
             row = self.table.row(id);
         }
         session.client.command.store(id.index() as u32, Relaxed);
-        if !row.arity.admits(request.args.len()) {
+        if !row.admits(&request.args) {
             return Err(self.auth_first(session, Some(row), || Error::Arity(row.name)));
         }
         if session.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
@@ -177,7 +177,7 @@ impl Executor {
             id = self.table.find_sub(row, request.args.at(1))?;
             row = self.table.row(id);
         }
-        if !row.arity.admits(request.args.len()) {
+        if !row.admits(&request.args) {
             return None;
         }
         let touches_data = !matches!(row.lock_scope, LockScope::Walk);

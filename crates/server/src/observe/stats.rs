@@ -296,7 +296,9 @@ impl CommandStats {
 /// longer than any code. INFO shows it, so characters that would end a name or a line there are replaced.
 fn code_of(line: &[u8]) -> String {
     const LEN_MAX: usize = 30;
-    let Some(len) = line.iter().take(LEN_MAX + 1).position(|byte| *byte == b' ') else { return "ERR".into() };
+    let Some(len) = line.iter().take(LEN_MAX + 1).position(|byte| b" \r\n".contains(byte)) else {
+        return "ERR".into();
+    };
     String::from_utf8_lossy(&line[..len]).replace(['#', ':', '\n', '\r'], "_")
 }
 

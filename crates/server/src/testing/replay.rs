@@ -1,7 +1,7 @@
 //! The journal of a server in process, and a server that replays it.
 
 use evenkeel_resp::value::{Value, decode};
-use evenkeel_store::journal::{Reader, select};
+use evenkeel_store::journal::Reader;
 use evenkeel_testkit::Target;
 use evenkeel_testkit::digest::{Digest, digest};
 
@@ -71,10 +71,8 @@ impl Recorder {
         let from = self.bytes.len();
         let (bytes, db) = (&mut self.bytes, &mut self.db);
         self.reader.read(&world.server.core.keyspace.journal, |record| {
-            if record.first_db != *db {
-                select(bytes, record.first_db);
-            }
-            bytes.extend_from_slice(record.bytes);
+            let rest = record.preceded(Some(*db), bytes);
+            bytes.extend_from_slice(rest);
             *db = record.last_db;
             true
         });

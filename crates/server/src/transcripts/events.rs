@@ -4,6 +4,23 @@ use crate::testing::{World, check};
 use evenkeel_command::Flags;
 use evenkeel_command::events::with_rules;
 
+/// Whether events are wanted changes nothing else: the key stays until a command looks for it.
+#[test]
+fn a_key_set_with_a_past_deadline_stays_with_events_as_well() {
+    check(
+        "
+        > DEBUG SET-ACTIVE-EXPIRE 0              < OK
+        > MSETEX 1 a v EXAT 100                  < :1
+        > DBSIZE                                 < :1
+        > CONFIG SET notify-keyspace-events KEA  < OK
+        > MSETEX 2 b v c v PXAT 100              < :1
+        > DBSIZE                                 < :3
+        > EXISTS a b                             < :0
+        > DBSIZE                                 < :1
+    ",
+    );
+}
+
 #[test]
 fn only_configured_events_are_published() {
     check(

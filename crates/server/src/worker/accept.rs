@@ -263,6 +263,7 @@ impl Worker {
 
     pub(super) fn close(&mut self, token: u64, connection: Box<Connection>) {
         self.vacate(token, &connection);
+        connection.discard_received();
         self.forget(connection);
     }
 

@@ -122,6 +122,11 @@ impl Connection {
         self.put_off_since_ms.is_some()
     }
 
+    /// See [`Stream::discard_received`].
+    pub(crate) fn discard_received(&self) {
+        self.stream.discard_received();
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.stream.fd()
     }

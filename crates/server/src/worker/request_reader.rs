@@ -101,10 +101,10 @@ impl RequestReader {
     fn read(&mut self, stream: &mut Stream, room: usize) -> io::Result<usize> {
         let len = self.input.len();
         if len + room > self.input.capacity() {
-            // The capacity doubles, unless a long argument ends before that: a value of 200 MB must not take
-            // 256. It grows by a quarter at least, so that the copies on the way stay in proportion.
-            if (len / 4..len).contains(&self.missing) {
-                self.input.reserve_exact(self.missing.max(room));
+            // A short buffer doubles. A long one, whose unused half would count as the client's memory, grows
+            // by a quarter, so that the copies on the way stay in proportion, or to the end of its argument.
+            if (len / 4..len).contains(&self.missing) || len >= DOUBLES_UP_TO {
+                self.input.reserve_exact(self.missing.min(len).max(room).max(len / 4));
             } else {
                 self.input.reserve(room);
             }
@@ -206,6 +206,9 @@ impl RequestReader {
         &self.args
     }
 }
+
+/// Bytes up to which the capacity of the buffer doubles.
+const DOUBLES_UP_TO: usize = 128 * 1024;
 
 /// Returns the bytes to read of a request of which `had` have arrived and at least `missing` have not. A long
 /// request of many short arguments lacks little at any time, so it is read in steps that grow with it.

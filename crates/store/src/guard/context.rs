@@ -40,6 +40,9 @@ pub struct ThreadContext {
     /// The access time of keys while `now_ms` is before it: a thread that replays a journal must find no key
     /// expired, so its `now_ms` stays behind.
     pub played_ms: Millis,
+    /// The time that TIME has replied to the script in progress, in microseconds since the Unix epoch: to a
+    /// script, no time passes.
+    pub script_us: Option<u64>,
     pub access: Access,
     /// CLIENT NO-TOUCH: reads leave no mark.
     pub no_touch: bool,
@@ -182,6 +185,7 @@ impl ThreadContext {
         ThreadContext {
             now_ms: 0,
             played_ms: 0,
+            script_us: None,
             access: Access::Lru,
             no_touch: false,
             keep_expired: false,

@@ -5,6 +5,7 @@
 //! never gets coarser while its slot holds a key. Keys may come twice when a segment splits between two
 //! calls.
 
+use crate::Kind;
 use crate::SLOTS;
 use crate::guard::SlotGuard;
 use crate::key::Place;
@@ -19,9 +20,16 @@ impl SlotGuard<'_> {
     /// Calls `f` with about `count` keys of the database from `cursor` on; returns the cursor to continue
     /// from.
     ///
-    /// Expired keys are removed if the context may do so, and skipped otherwise. The caller holds nothing or
-    /// everything.
-    pub fn scan(&mut self, db: usize, cursor: Cursor, count: usize, mut f: impl FnMut(View<'_>)) -> Cursor {
+    /// Expired keys are skipped; those of `kind`, or of all kinds, are removed if the context may do so. The
+    /// caller holds nothing or everything.
+    pub fn scan(
+        &mut self,
+        db: usize,
+        cursor: Cursor,
+        count: usize,
+        kind: Option<Kind>,
+        mut f: impl FnMut(View<'_>),
+    ) -> Cursor {
         let (mut cursor, mut seen) = (cursor, 0);
         // Each slot with its bit set yields a key or has just lost its last key, so this visits about `count`
         // slots at most.
@@ -34,7 +42,8 @@ impl SlotGuard<'_> {
                 cursor = Cursor::new(slot, 0, 0);
             }
             let place = Place::new(db as u32, slot as u16);
-            cursor = self.visit(place, |guard| guard.scan_slot(place, cursor, count, &mut seen, &mut f));
+            cursor =
+                self.visit(place, |guard| guard.scan_slot(place, cursor, count, kind, &mut seen, &mut f));
             if cursor.0 == 0 || seen >= count {
                 return cursor;
             }
@@ -46,6 +55,7 @@ impl SlotGuard<'_> {
         place: Place,
         cursor: Cursor,
         count: usize,
+        kind: Option<Kind>,
         seen: &mut usize,
         f: &mut impl FnMut(View<'_>),
     ) -> Cursor {
@@ -62,7 +72,11 @@ impl SlotGuard<'_> {
                 if (tag..until).contains(&u64::from(word.tag())) {
                     let entry = word.entry();
                     match entry.deadline() {
-                        Some(deadline) if deadline <= now => expired.push(word),
+                        Some(deadline) if deadline <= now => {
+                            if kind.is_none_or(|kind| kind == entry.kind()) {
+                                expired.push(word);
+                            }
+                        }
                         _ => f(View::new(entry)),
                     }
                     *seen += 1;
@@ -144,7 +158,7 @@ impl SlotGuard<'_> {
     fn any_key(&mut self, db: usize) -> Option<Vec<u8>> {
         let (mut key, mut cursor) = (None, Cursor(0));
         loop {
-            cursor = self.scan(db, cursor, 1000, |view| key = Some(view.key().to_vec()));
+            cursor = self.scan(db, cursor, 1000, None, |view| key = Some(view.key().to_vec()));
             if key.is_some() || cursor.0 == 0 {
                 break;
             }

@@ -63,6 +63,22 @@ pub struct Record<'a> {
     pub is_data: bool,
 }
 
+impl<'a> Record<'a> {
+    /// Appends to `preface` what a stream with this database selected needs before the record, and returns
+    /// the rest of the record. A SELECT stands behind MULTI, as in Redis, so that readers of a stream find it
+    /// with the commands that it concerns.
+    #[inline]
+    pub fn preceded(&self, selected: Option<u32>, preface: &mut Vec<u8>) -> &'a [u8] {
+        if selected == Some(self.first_db) {
+            return self.bytes;
+        }
+        let rest = self.bytes.strip_prefix(MULTI);
+        preface.extend_from_slice(if rest.is_some() { MULTI } else { b"" });
+        select(preface, self.first_db);
+        rest.unwrap_or(self.bytes)
+    }
+}
+
 /// Records that a thread has written since it entered the gate.
 #[derive(Default)]
 pub struct JournalBuffer {

@@ -63,6 +63,23 @@ fn several_commands_are_a_transaction() {
 }
 
 #[test]
+fn a_transaction_selects_its_database_itself() {
+    let preceded = |bytes: &'static [u8], selected| {
+        let record = Record { number: 1, bytes, first_db: 7, last_db: 7, is_data: true };
+        let mut stream = b"..".to_vec();
+        let rest = record.preceded(selected, &mut stream);
+        stream.extend_from_slice(rest);
+        String::from_utf8(stream).expect("texts").replace("\r\n", " ")
+    };
+    const ONE: &[u8] = b"*2\r\n$3\r\nDEL\r\n$1\r\nc\r\n";
+    const TWO: &[u8] = b"*1\r\n$5\r\nMULTI\r\n*2\r\n$3\r\nDEL\r\n$1\r\nc\r\n*1\r\n$4\r\nEXEC\r\n";
+    assert_eq!(preceded(ONE, Some(7)), "..*2 $3 DEL $1 c ");
+    assert_eq!(preceded(ONE, None), "..*2 $6 SELECT $1 7 *2 $3 DEL $1 c ");
+    assert_eq!(preceded(TWO, Some(7)), "..*1 $5 MULTI *2 $3 DEL $1 c *1 $4 EXEC ");
+    assert_eq!(preceded(TWO, Some(1)), "..*1 $5 MULTI *2 $6 SELECT $1 7 *2 $3 DEL $1 c *1 $4 EXEC ");
+}
+
+#[test]
 fn a_reader_may_stop_and_go_on() {
     let journal = Journal::new(2);
     let (mut reader, mut buffers) = (journal.join(), [JournalBuffer::default(), JournalBuffer::default()]);

@@ -257,6 +257,19 @@ impl<'a> Str<'a> {
         }
     }
 
+    /// Whether the string is these bytes.
+    pub fn equals(&self, bytes: &[u8]) -> bool {
+        let (mut rest, mut same) = (bytes, self.len() == bytes.len());
+        if same {
+            self.for_each(0..bytes.len(), |piece| {
+                let (now, later) = rest.split_at(piece.len());
+                same = same && now == piece;
+                rest = later;
+            });
+        }
+        same
+    }
+
     /// Calls `f` with each piece of `range` in order. `range` lies inside the string.
     pub fn for_each(&self, range: Range<usize>, mut f: impl FnMut(&'a [u8])) {
         match self {

@@ -113,7 +113,7 @@ impl Actor<'_> {
         let db = self.random.below(4);
         let mut guard = self.keyspace.hold_none(&mut self.ctx);
         match self.random.below(5) {
-            0 => self.cursor = guard.scan(db, self.cursor, 100, |view| assert!(!view.key().is_empty())),
+            0 => self.cursor = guard.scan(db, self.cursor, 100, None, |view| assert!(!view.key().is_empty())),
             1 => drop(guard.random_key(db)),
             2 => {
                 let from = self.random.below(SLOTS);

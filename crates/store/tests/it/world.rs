@@ -140,7 +140,8 @@ impl World {
     /// The keys that a call of SCAN returns, and the next cursor.
     pub(crate) fn scan(&mut self, db: usize, cursor: Cursor, count: usize) -> (Vec<Vec<u8>>, Cursor) {
         let mut keys = Vec::new();
-        let next = self.none(|guard| guard.scan(db, cursor, count, |view| keys.push(view.key().to_vec())));
+        let next =
+            self.none(|guard| guard.scan(db, cursor, count, None, |view| keys.push(view.key().to_vec())));
         (keys, next)
     }
 

@@ -98,6 +98,66 @@ fn a_refused_exec_ends_the_transaction() {
     ));
 }
 
+/// Of servers at hand none has conditions.
+#[test]
+fn conditions_decide_whether_a_transaction_runs() {
+    let mut world = World::new();
+    let mut exec = |conditions: &str, reply: &str| {
+        world.check(&format!(
+            "
+            > DEL new
+            > MULTI                    < OK
+            > SET new 1                < QUEUED
+            > EXEC {conditions}        < {reply}
+            > EXEC                     < -ERR EXEC without MULTI
+        "
+        ));
+        assert_eq!(world.run("EXISTS new"), if reply == "[OK]" { ":1" } else { ":0" }, "{conditions}");
+    };
+    exec("NX a", "[OK]");
+    exec("XX a", "(nil array)");
+    exec("IFEQ a v", "(nil array)");
+    exec("IFNE a v", "[OK]");
+    let mut world = World::new();
+    world.check("> SET a v\n > HSET h f v\n > SETRANGE long 200000 x");
+    let mut exec = |conditions: &str, reply: &str| {
+        world.check(&format!("> DEL new\n > MULTI\n > SET new 1\n > EXEC {conditions} < {reply}"));
+        assert_eq!(world.run("EXISTS new"), if reply == "[OK]" { ":1" } else { ":0" }, "{conditions}");
+    };
+    exec("xx a ifeq a v ifne a V nx b", "[OK]");
+    exec("ifeq a v ifne a v", "(nil array)");
+    exec("IFEQ a vv", "(nil array)");
+    exec("IFEQ long v", "(nil array)");
+    exec("NX a", "(nil array)");
+    exec("XX h", "[OK]");
+    exec("IFEQ h v", "-WRONGTYPE *");
+    exec("XX a IFNE h v", "-WRONGTYPE *");
+    exec("NX a IFEQ h v", "(nil array)");
+    let malformed = "-EXECABORT Transaction discarded because of invalid check condition syntax";
+    for conditions in ["IFEQ", "IFEQ a", "NX", "XX a NX", "XX a EX", "XX a b"] {
+        exec(conditions, malformed);
+    }
+    world.check(
+        "
+        > WATCH a
+        b> SET a w
+        > MULTI
+        > SET new 1
+        > EXEC IFEQ a w            < (nil array)
+        > MULTI
+        > GET
+        < -ERR wrong number of arguments for 'get' command
+        > EXEC XX a                < -EXECABORT Transaction discarded because of previous errors.
+        > ACL SETUSER ann on nopass ~n* +@all
+        > AUTH ann x
+        > MULTI
+        > SET new 1
+        > EXEC XX a                < -EXECABORT Transaction discarded because of: NOPERM *
+        > COMMAND GETKEYS EXEC NX a IFEQ b c < [\"a\", \"b\"]
+    ",
+    );
+}
+
 #[test]
 fn changed_watched_keys_abort_exec() {
     for change in

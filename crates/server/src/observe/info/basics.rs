@@ -6,7 +6,6 @@ use super::{Facts, Text};
 use crate::admin::connection::EVENKEEL_VERSION;
 use crate::observe::process;
 use crate::observe::stats::Stats;
-use evenkeel_command::REDIS_VERSION;
 use evenkeel_net::tls::CertificateInfo;
 use evenkeel_replication::link::Phase;
 use evenkeel_runtime::clock;
@@ -36,7 +35,7 @@ const DAY_S: u64 = 24 * 60 * 60;
 pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     let (server, settings) = (facts.server, &facts.settings);
     let uptime_s = server.core.uptime_ms() / 1000;
-    text.field("redis_version", REDIS_VERSION);
+    text.field("redis_version", String::from_utf8_lossy(&settings.reported_redis_version));
     text.field("server_name", "evenkeel");
     text.field("evenkeel_version", EVENKEEL_VERSION);
     text.field("redis_git_sha1", "00000000");

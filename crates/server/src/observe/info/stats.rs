@@ -56,7 +56,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("pubsub_patterns", server.hub.pubsub.count(SubscriptionKind::Pattern));
     text.field("pubsubshard_channels", server.hub.pubsub.count(SubscriptionKind::Shard));
     text.zeros(&["latest_fork_usec", "total_forks"]);
-    text.field("evicted_scripts", server.scripts.pushed_out.load(Relaxed));
+    text.field("evicted_scripts", server.scripts.evicted());
     text.field("migrate_cached_sockets", server.targets.kept());
     text.field("slave_expires_tracked_keys", server.core.keyspace.own_timed());
     text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
