@@ -50,8 +50,8 @@ impl Stream {
     /// Reads what has arrived and drops it, up to a megabyte. Before the socket is closed: with unread bytes
     /// the kernel would reset the connection, and the peer might lose replies that it has not read yet.
     pub fn discard_received(&self) {
-        let mut dropped = [0; 16 * 1024];
-        for _ in 0..64 {
+        let mut dropped = [0; 4096];
+        for _ in 0..256 {
             if !matches!(receive(self.fd(), &mut dropped), Ok(1..)) {
                 return;
             }

@@ -473,10 +473,9 @@ impl Work<'_> {
         if self.how.from_primary {
             return self.libraries.lock().add(Arc::new(library), false).map_err(text);
         }
-        let mut libraries = (*self.persist.scripts.libraries()).clone();
-        libraries.add(Arc::new(library), self.how.merges).map_err(text)?;
-        self.persist.scripts.set_libraries(libraries);
-        Ok(())
+        let library = Arc::new(library);
+        let add = |libraries: &mut Libraries| libraries.add(library, self.how.merges);
+        self.persist.scripts.change_libraries(add).map_err(text)
     }
 
     fn store_large<R: Read>(&self, reader: &mut FileReader<R>, ctx: &mut ThreadContext) -> Result<(), Ended> {

@@ -1,7 +1,7 @@
 //! `redis.*`, and the rest of the scripts' environment that is written in Rust.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use evenkeel_command::args::OwnedArgs;
@@ -196,7 +196,10 @@ fn log(lua: &Lua, args: MultiValue) -> Returned {
 /// Functions that the code of a library has registered.
 pub(super) struct Registered {
     pub(super) functions: Vec<Function>,
-    pub(super) callbacks: HashMap<Vec<u8>, LuaFunction>,
+    /// Their names in lower case.
+    names: HashSet<Vec<u8>>,
+    /// Their callbacks by name.
+    pub(super) callbacks: Table,
     until: Instant,
     /// Registration has taken too long.
     pub(super) is_late: bool,
@@ -207,14 +210,12 @@ thread_local! {
 }
 
 /// Begins the registration. `again`: the library has been loaded before.
-pub(super) fn begin_load(again: bool) {
+pub(super) fn begin_load(lua: &Lua, again: bool) -> mlua::Result<()> {
+    let callbacks = lua.create_table()?;
     let until = Instant::now() + if again { LOAD_AGAIN_MAX } else { LOAD_MAX };
-    REGISTERED.set(Some(Registered {
-        functions: Vec::new(),
-        callbacks: HashMap::new(),
-        until,
-        is_late: false,
-    }));
+    let (functions, names) = (Vec::new(), HashSet::new());
+    REGISTERED.set(Some(Registered { functions, names, callbacks, until, is_late: false }));
+    Ok(())
 }
 
 pub(super) fn end_load() -> Registered {
@@ -275,16 +276,17 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
     }
     let added = REGISTERED.with_borrow_mut(|registered| {
         let registered = registered.as_mut()?;
-        if registered.callbacks.keys().any(|there| there.eq_ignore_ascii_case(&name)) {
-            return Some(false);
+        if !registered.names.insert(name.to_ascii_lowercase()) {
+            return Some(Ok(false));
         }
-        if registered.callbacks.insert(name.clone(), callback).is_some() {
-            return Some(false);
+        let key = lua.create_string(&name);
+        if let Err(error) = key.and_then(|key| registered.callbacks.raw_set(key, callback)) {
+            return Some(Err(error));
         }
         registered.functions.push(Function { name, description, flags, habits: Habits::default() });
-        Some(true)
+        Some(Ok(true))
     });
-    match added {
+    match added.transpose()? {
         Some(true) => Ok(MultiValue::new()),
         Some(false) => Err(refuse("Function already exists in the library")),
         None => Err(refuse("server.register_function can only be called on FUNCTION LOAD command")),

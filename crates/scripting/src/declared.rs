@@ -11,7 +11,9 @@ pub fn needs_all(script: ScriptRef, args: &Args<'_>, scripts: &Scripts) -> bool 
     let known = match script {
         ScriptRef::Text => machine::with(scripts, |machine| machine.text_reaches_outside(name)),
         ScriptRef::Digest => machine::with(scripts, |machine| machine.name_reaches_outside(name)),
-        ScriptRef::Function => machine::with(scripts, |machine| machine.function_reaches_outside(name)),
+        ScriptRef::Function => {
+            machine::with(scripts, |machine| machine.function_reaches_outside(scripts, name))
+        }
     };
     known.unwrap_or(false)
 }
@@ -27,7 +29,7 @@ fn flags(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> Option<ScriptFlags>
             let sha = Sha::try_from(name.to_ascii_lowercase()).ok()?;
             scripts.find(&sha)?.flags
         }
-        ScriptRef::Function => Some(scripts.libraries().function(name)?.1.flags),
+        ScriptRef::Function => Some(scripts.function(name)?.1.flags),
     }
 }
 

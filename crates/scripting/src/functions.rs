@@ -4,7 +4,7 @@
 //! a single moment of the journal and of a snapshot. Each thread's Lua state compiles a library when it first
 //! calls one of its functions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -45,6 +45,8 @@ pub struct Libraries {
     by_name: BTreeMap<Vec<u8>, Arc<Library>>,
     /// By name in lower case: FCALL ignores case.
     functions: HashMap<Vec<u8>, (Arc<Library>, Arc<Function>)>,
+    /// Grows whenever a library is removed.
+    pub(super) removed: u64,
 }
 
 impl Libraries {
@@ -73,8 +75,9 @@ impl Libraries {
         self.by_name.contains_key(name)
     }
 
-    pub(super) fn has_number(&self, number: u64) -> bool {
-        self.by_name.values().any(|library| library.number == number)
+    /// Returns the numbers of the libraries.
+    pub(super) fn numbers(&self) -> HashSet<u64> {
+        self.by_name.values().map(|library| library.number).collect()
     }
 
     /// Adds a library. With `replace`, it takes the place of a library of the same name.
@@ -118,6 +121,7 @@ impl Libraries {
     }
 
     fn take_out(&mut self, library: &Library) {
+        self.removed += 1;
         self.by_name.remove(&library.name);
         library.functions.keys().for_each(|name| {
             self.functions.remove(&name.to_ascii_lowercase()[..]);

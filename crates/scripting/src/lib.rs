@@ -38,7 +38,7 @@ use evenkeel_lua::shebang::ScriptFlags;
 use parking_lot::{Mutex, RwLock};
 
 use crate::busy::Busy;
-use crate::functions::Libraries;
+use crate::functions::{Function, Libraries, Library};
 
 /// Most scripts kept that came by EVAL and were not loaded on purpose: clients that put their values into the
 /// text of the script make a new script with every call.
@@ -230,9 +230,25 @@ impl Scripts {
     }
 
     /// Replaces the libraries. The caller holds all locks, or the server is starting.
-    pub fn set_libraries(&self, libraries: Libraries) {
-        *self.libraries.write() = Arc::new(libraries);
+    pub fn set_libraries(&self, mut libraries: Libraries) {
+        let mut current = self.libraries.write();
+        libraries.removed = libraries.removed.max(current.removed) + 1;
+        *current = Arc::new(libraries);
+        drop(current);
         self.libraries_version.fetch_add(1, Release);
+    }
+
+    /// Changes the libraries, like [`Scripts::set_libraries`]: in place, unless somebody still has what
+    /// [`Scripts::libraries`] returned. If `change` fails, it has changed nothing.
+    pub fn change_libraries<E>(&self, change: impl FnOnce(&mut Libraries) -> Result<(), E>) -> Result<(), E> {
+        change(Arc::make_mut(&mut *self.libraries.write()))?;
+        self.libraries_version.fetch_add(1, Release);
+        Ok(())
+    }
+
+    /// Returns the function of this name in any case of letters, and its library.
+    fn function(&self, name: &[u8]) -> Option<(Arc<Library>, Arc<Function>)> {
+        self.libraries.read().function(name).cloned()
     }
 }
 

@@ -6,7 +6,7 @@
 //! bounded in number and bytes, so that no script finds a state filled by earlier scripts.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
@@ -14,7 +14,7 @@ use evenkeel_lua::shebang::{self, ScriptFlags};
 use evenkeel_lua::{MEMORY_MAX, guarded, libraries, reply};
 use mlua::{Function as LuaFunction, Lua, LuaOptions, StdLib, Table, Value};
 
-use super::functions::{Function, Libraries, Library};
+use super::functions::{Function, Library};
 use super::run::{self, Ended, Run};
 use super::{Script, Scripts, Sha, api, sha_of, watch};
 use crate::host::ScriptCall;
@@ -45,9 +45,6 @@ fn killed(is_function: bool) -> &'static str {
     }
 }
 
-/// Functions of a library, by name.
-type Callbacks = HashMap<Vec<u8>, LuaFunction>;
-
 /// A thread's Lua state; see the module's text.
 pub struct Machine {
     lua: Lua,
@@ -63,10 +60,17 @@ pub struct Machine {
     /// Bytes of all texts.
     compiled_bytes: usize,
     flushes: u64,
-    libraries: Arc<Libraries>,
+    /// Functions by their names as called, found since the libraries changed last. The machine does not keep
+    /// the libraries themselves, which would have to be copied for a change.
+    functions: HashMap<Vec<u8>, (Arc<Library>, Arc<Function>)>,
     libraries_version: u64,
-    /// Callbacks by the number of their library.
-    loaded: HashMap<u64, Callbacks>,
+    /// `Libraries::removed` when `loaded` was cleared of removed libraries.
+    libraries_removed: u64,
+    /// Numbers of the libraries that have been run here.
+    loaded: HashSet<u64>,
+    /// A table for each of them: its callbacks by name. They are kept in Lua, since the number of values of a
+    /// Lua state that Rust can hold is limited to about 8,000.
+    callbacks: Table,
     bytes: u64,
     /// Bytes in use from which a full collection runs.
     collect_from: usize,
@@ -169,9 +173,11 @@ impl Machine {
             by_sha: HashMap::new(),
             compiled_bytes: 0,
             flushes: scripts.flushes.load(Acquire),
-            libraries: scripts.libraries(),
+            functions: HashMap::new(),
             libraries_version: 0,
-            loaded: HashMap::new(),
+            libraries_removed: 0,
+            loaded: HashSet::new(),
+            callbacks: lua.create_table()?,
             bytes: 0,
             collect_from: LEFT_MAX,
             lua,
@@ -189,9 +195,16 @@ impl Machine {
         let version = scripts.libraries_version.load(Acquire);
         if version != self.libraries_version {
             self.libraries_version = version;
-            self.libraries = scripts.libraries();
-            let libraries = &self.libraries;
-            self.loaded.retain(|number, _| libraries.has_number(*number));
+            self.functions.clear();
+            let libraries = scripts.libraries.read();
+            if self.libraries_removed != libraries.removed {
+                self.libraries_removed = libraries.removed;
+                let (numbers, callbacks) = (libraries.numbers(), &self.callbacks);
+                self.loaded.retain(|number| {
+                    // This cannot fail: the table has no metatable, and a field goes.
+                    numbers.contains(number) || callbacks.raw_set(*number as i64, Value::Nil).is_err()
+                });
+            }
         }
     }
 
@@ -280,15 +293,27 @@ impl Machine {
     }
 
     /// Like [`Machine::text_reaches_outside`], for a function.
-    pub fn function_reaches_outside(&self, name: &[u8]) -> bool {
-        self.libraries.function(name).is_some_and(|(_, function)| function.habits.reach_outside())
+    pub fn function_reaches_outside(&mut self, scripts: &Scripts, name: &[u8]) -> bool {
+        self.function(scripts, name).is_some_and(|(_, function)| function.habits.reach_outside())
     }
 
     /// Returns the function of this name.
-    pub fn function_named(&self, name: &[u8]) -> Result<Target, Error> {
-        let found = self.libraries.function(name);
+    pub fn function_named(&mut self, scripts: &Scripts, name: &[u8]) -> Result<Target, Error> {
+        let found = self.function(scripts, name);
         let (library, function) = found.ok_or_else(|| Error::text("ERR Function not found"))?;
         Ok(Target::Function(library.clone(), function.clone()))
+    }
+
+    fn function(&mut self, scripts: &Scripts, name: &[u8]) -> Option<&(Arc<Library>, Arc<Function>)> {
+        /// A name may be spelled in many ways.
+        const NAMES_MAX: usize = 10_000;
+        if !self.functions.contains_key(name) {
+            if self.functions.len() >= NAMES_MAX {
+                self.functions.clear();
+            }
+            self.functions.insert(name.to_vec(), scripts.function(name)?);
+        }
+        self.functions.get(name)
     }
 
     /// Compiles a script; when memory is short, drops all compiled scripts and tries again.
@@ -497,25 +522,35 @@ impl Machine {
 
     /// Returns the callback of a function, and compiles its library if necessary.
     fn callback(&mut self, library: &Library, name: &[u8]) -> Result<Option<LuaFunction>, Error> {
-        if !self.loaded.contains_key(&library.number) {
+        if !self.loaded.contains(&library.number) {
             let (_, callbacks) = self.load(&library.code, true)?;
-            self.loaded.insert(library.number, callbacks);
+            self.keep_callbacks(library.number, callbacks)?;
         }
-        Ok(self.loaded[&library.number].get(name).cloned())
+        let callbacks = self.callbacks.raw_get::<Table>(library.number as i64);
+        let name = self.lua.create_string(name);
+        callbacks.and_then(|callbacks| callbacks.raw_get(name?)).map_err(|error| failed(&error))
+    }
+
+    fn keep_callbacks(&mut self, number: u64, callbacks: Table) -> Result<(), Error> {
+        self.callbacks.raw_set(number as i64, callbacks).map_err(|error| failed(&error))?;
+        self.loaded.insert(number);
+        Ok(())
     }
 
     /// Runs the code of a library, which registers its functions. `again`: some server has run it before.
-    fn load(&self, code: &[u8], again: bool) -> Result<(Vec<Function>, Callbacks), Error> {
+    fn load(&self, code: &[u8], again: bool) -> Result<(Vec<Function>, Table), Error> {
         let chunk = self.compile_as(shebang::code(code), "@user_function", &self.envs.functions);
         let chunk =
             chunk.map_err(|text| Error::Bytes([b"ERR Error compiling function: ", &text[..]].concat()))?;
-        let no_memory = |error| Error::text(format!("ERR Error registering functions: {error}"));
-        self.set_loading.call::<()>(true).map_err(no_memory)?;
-        api::begin_load(again);
+        self.set_loading.call::<()>(true).map_err(|error| failed(&error))?;
+        if let Err(error) = api::begin_load(&self.lua, again) {
+            let _ = self.set_loading.call::<()>(false);
+            return Err(failed(&error));
+        }
         watch::begin();
         let result = self.protected.call::<(bool, Value)>(chunk);
         let registered = api::end_load();
-        self.set_loading.call::<()>(false).map_err(no_memory)?;
+        self.set_loading.call::<()>(false).map_err(|error| failed(&error))?;
         if registered.is_late {
             let _ = watch::watch(&self.lua);
             return Err(Error::text("ERR Error registering functions: ERR FUNCTION LOAD timeout"));
@@ -531,7 +566,7 @@ impl Machine {
                 let text = error.to_string().unwrap_or_default();
                 return Err(Error::text(format!("ERR Error registering functions: {text}")));
             }
-            Err(error) => return Err(Error::text(format!("ERR Error registering functions: {error}"))),
+            Err(error) => return Err(failed(&error)),
         }
         if registered.functions.is_empty() {
             return Err(Error::text("ERR No functions registered"));
@@ -544,9 +579,14 @@ impl Machine {
         let name = shebang::library_name(code)?;
         let (functions, callbacks) = self.load(code, again)?;
         let library = Library::new(name, code.to_vec(), functions);
-        self.loaded.insert(library.number, callbacks);
+        self.keep_callbacks(library.number, callbacks)?;
         Ok(library)
     }
+}
+
+/// The error for a library that Lua cannot take, for want of memory.
+fn failed(error: &mlua::Error) -> Error {
+    Error::text(format!("ERR Error registering functions: {error}"))
 }
 
 /// Checks a script's flags against the state of the server.

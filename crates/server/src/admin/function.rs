@@ -45,7 +45,7 @@ const LOADS: Flags = Flags::LOADING.with(Flags::STALE);
 
 fn call_function(call: &mut ServerCall<'_, '_>, ro: bool) -> Done {
     let no_number = Error::text("ERR Bad number of keys provided");
-    run(call, ro, |machine, _, name| machine.function_named(name), no_number, true)
+    run(call, ro, |machine, server, name| machine.function_named(&server.scripts, name), no_number, true)
 }
 
 /// FCALL function numkeys [key [key ...]] [arg [arg ...]]
@@ -79,24 +79,23 @@ fn load(call: &mut ServerCall<'_, '_>) -> Done {
         replace = true;
     }
     let name = evenkeel_lua::shebang::library_name(args.at(last))?;
-    let mut libraries = (*call.server.scripts.libraries()).clone();
-    if !replace && libraries.has(&name) {
+    if !replace && call.server.scripts.libraries().has(&name) {
         return Err(Error::Bytes([b"ERR Library '", &name[..], b"' already exists"].concat()));
     }
     let library = library(call, args.at(last))?;
-    libraries.add(library, replace)?;
-    change(call, libraries);
+    call.server.scripts.change_libraries(|libraries| libraries.add(library, replace))?;
+    call.base.guard.count_change();
     call.base.reply.bulk(&name);
     Ok(Flow::Replied)
 }
 
 /// FUNCTION DELETE library-name
 fn delete(call: &mut ServerCall<'_, '_>) -> Done {
-    let mut libraries = (*call.server.scripts.libraries()).clone();
-    if !libraries.remove(call.base.args.at(2)) {
-        return Err(Error::text("ERR Library not found"));
-    }
-    change(call, libraries);
+    let name = call.base.args.at(2);
+    call.server.scripts.change_libraries(|libraries| {
+        if libraries.remove(name) { Ok(()) } else { Err(Error::text("ERR Library not found")) }
+    })?;
+    call.base.guard.count_change();
     call.base.reply.ok();
     Ok(Flow::Replied)
 }

@@ -425,6 +425,41 @@ fn invalid_numbers_are_refused() {
     );
 }
 
+/// Neither the number of libraries nor that of functions is limited, and a library costs the same whatever is
+/// there already.
+#[test]
+fn thousands_of_libraries_are_loaded_one_by_one() {
+    const COUNT: usize = 9_000;
+    let mut world = World::new();
+    let mut load = |name: usize, result: &str| {
+        let code =
+            format!("#!lua name=l{name}\nredis.register_function('f{name}', function() return {result} end)");
+        let words = ["FUNCTION", "LOAD", "REPLACE", &code].map(|word| word.as_bytes().to_vec());
+        world.send("", &words);
+        assert_eq!(world.receive("").expect("a reply").to_string(), format!("\"l{name}\""));
+    };
+    (0..COUNT).for_each(|name| load(name, &name.to_string()));
+    load(7, "-7");
+    world.check(
+        "
+        > FCALL f7 0               < :-7
+        > FCALL F8999 0            < :8999
+        > FUNCTION DELETE l8       < OK
+        > FCALL f8 0               < -ERR Function not found
+        > FCALL f9 0               < :9
+        > FUNCTION FLUSH           < OK
+        > FCALL f9 0               < -ERR Function not found
+    ",
+    );
+    let many: Vec<String> = (0..COUNT)
+        .map(|name| format!("redis.register_function('f{name}', function() return {name} end)"))
+        .collect();
+    let code = format!("#!lua name=many\n{}", many.join("\n"));
+    world.send("", &["FUNCTION", "LOAD", &code].map(|word| word.as_bytes().to_vec()));
+    assert_eq!(world.receive("").expect("a reply").to_string(), "\"many\"");
+    world.check("> FCALL f4321 0 < :4321");
+}
+
 #[test]
 fn functions_are_logged_and_replayed() {
     let (mut world, mut other) = (World::new(), World::timeless());
