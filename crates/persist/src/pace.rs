@@ -24,7 +24,6 @@ use evenkeel_store::{Keyspace, View, memory};
 use rustix::thread::CpuSet;
 
 use super::Progress;
-use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{process_cpu, thread_cpu};
 use evenkeel_runtime::sandbox::{self, Call};
 
@@ -71,8 +70,6 @@ pub(super) fn key_delay(setting: i32) -> f64 {
 pub(super) struct Pace {
     since: Instant,
     limit: Limit,
-    /// The delay for each key, for tests.
-    s_per_key: f64,
     /// The start of this piece of work, and the CPU time of this thread by then.
     began: Instant,
     ran: Duration,
@@ -91,12 +88,11 @@ struct Limit {
 }
 
 impl Pace {
-    pub(super) fn new(settings: &Settings) -> Pace {
+    pub(super) fn new() -> Pace {
         let now = Instant::now();
         Pace {
             since: now,
             limit: Limit { mbps: 0, since: now, from: 0 },
-            s_per_key: key_delay(settings.rdb_key_save_delay),
             began: now,
             ran: thread_cpu(),
             owed: Duration::ZERO,
@@ -122,8 +118,9 @@ impl Pace {
         (!due.is_zero()).then_some(due)
     }
 
-    /// Whether more has been written than a limit in MB/s allows.
-    fn is_ahead(&mut self, progress: &Progress, mbps: u32) -> bool {
+    /// Whether more has been written than a limit in MB/s (0: none) and a delay for each key, for tests,
+    /// allow.
+    fn is_ahead(&mut self, progress: &Progress, mbps: u32, s_per_key: f64) -> bool {
         let bytes = progress.bytes.load(Relaxed);
         if mbps != self.limit.mbps {
             self.limit = Limit { mbps, since: Instant::now(), from: bytes };
@@ -131,8 +128,7 @@ impl Pace {
         let elapsed = |since: Instant| since.elapsed().as_secs_f64();
         let written = bytes.saturating_sub(self.limit.from) as f64;
         mbps > 0 && written > f64::from(mbps) * 1e6 * elapsed(self.limit.since)
-            || self.s_per_key > 0.0
-                && progress.keys.load(Relaxed) as f64 * self.s_per_key > elapsed(self.since)
+            || s_per_key > 0.0 && progress.keys.load(Relaxed) as f64 * s_per_key > elapsed(self.since)
     }
 }
 
@@ -211,9 +207,9 @@ impl<'a, S> Paced<'a, S> {
         }
     }
 
-    /// Whether a limit in MB/s (0: none) requires a longer rest.
-    pub(super) fn is_ahead(&mut self, mbps: u32) -> bool {
-        self.pace.is_ahead(self.progress, mbps)
+    /// Whether the limits require a longer rest.
+    pub(super) fn is_ahead(&mut self, (mbps, s_per_key): (u32, f64)) -> bool {
+        self.pace.is_ahead(self.progress, mbps, s_per_key)
     }
 }
 

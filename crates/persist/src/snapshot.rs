@@ -24,7 +24,7 @@ use super::Persist;
 use super::direct_writer::{Cache, DirectWriter};
 use super::jobs::{START_TIMEOUT, STUCK};
 use super::lock::What;
-use super::pace::{GivesWay, Pace, Paced, SLEEP_MAX};
+use super::pace::{GivesWay, Pace, Paced, SLEEP_MAX, key_delay};
 use super::recorder::{Form, Recorder, Records, Sizes};
 use super::{CANCEL_POLL_INTERVAL, PersistJob, Progress, Running, cancelled};
 use crate::position::Position;
@@ -207,9 +207,12 @@ fn end(persist: &Persist, changes: Option<u64>, next: Next) {
     persist.ended.notify_all();
 }
 
-/// The present limit in MB/s. The last snapshot, for which writers wait, has none.
-fn mbps_max(persist: &Persist) -> u32 {
-    if persist.ending.is_under_way() { 0 } else { persist.core.settings().snapshot_max_mbps }
+/// The present limit in MB/s, and the delay in seconds for each key. The last snapshot, for which writers
+/// wait, has no limit.
+fn limits(persist: &Persist) -> (u32, f64) {
+    let settings = persist.core.settings();
+    let mbps = if persist.ending.is_under_way() { 0 } else { settings.snapshot_max_mbps };
+    (mbps, key_delay(settings.rdb_key_save_delay))
 }
 
 /// A snapshot that has been taken.
@@ -302,7 +305,7 @@ pub fn take<F: Form>(
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder =
         || Recorder::new(form, settings.clone(), (progress, persist.cancel_flag(job)), now_ms, sizes);
-    let mut recorder = Paced::new(memory::uncounted(recorder), Pace::new(settings), keyspace, progress);
+    let mut recorder = Paced::new(memory::uncounted(recorder), Pace::new(), keyspace, progress);
     // The walk goes to its end even if it is cancelled: all entries must have the same epoch again.
     let mut cause = positioned.and(written).err();
     while !walk.is_done() {
@@ -320,7 +323,7 @@ pub fn take<F: Form>(
             }
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
-            while recorder.is_ahead(mbps_max(persist)) && !persist.is_cancelled(job) {
+            while recorder.is_ahead(limits(persist)) && !persist.is_cancelled(job) {
                 std::thread::sleep(SLEEP_MAX);
                 persist.core.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }

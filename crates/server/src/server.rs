@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use evenkeel_store::key::Hasher;
 use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
 use parking_lot::Mutex;
 
@@ -157,8 +158,8 @@ impl Server {
         // tests.
         let inboxes = Arc::new(Inboxes::new(workers)?);
         let lazy_free = Arc::new(LazyFreeThread::start(inboxes.owners()));
-        let seed = if settings.hash_seed.is_empty() { random_seed() } else { seed_of(&settings.hash_seed) };
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, seed)
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
+            .with_hasher(hasher_of(&settings.hash_seed))
             .with_clock(clock::log_time)
             .with_lazy_free(lazy_free.clone());
         let core = Arc::new(Core::new(settings, keyspace, inboxes.clone(), lazy_free));
@@ -267,9 +268,14 @@ impl Server {
     }
 }
 
-/// Returns the seed that `hash-seed` stands for. Servers with the same text have the same order of keys, so
-/// that a SCAN may go on at a replica, or after a restart.
-fn seed_of(text: &[u8]) -> u64 {
+/// Returns the hash function that `hash-seed` stands for. Servers with the same text have the same order of
+/// keys, so that a SCAN may go on at a replica, or after a restart. Without a text, no other server has this
+/// function.
+fn hasher_of(text: &[u8]) -> Hasher {
+    if text.is_empty() {
+        return Hasher::default();
+    }
     let digest = sha1_smol::Sha1::from(text).digest().bytes();
-    digest.iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+    let number = |from: usize| digest[from..from + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    Hasher::with_secret([number(0), number(8)])
 }

@@ -65,6 +65,11 @@ impl Default for Hasher {
 }
 
 impl Hasher {
+    /// Creates a hasher with this secret. Hashers with the same secret are the same function.
+    pub fn with_secret([one, other]: [u64; 2]) -> Hasher {
+        Hasher(SipHasher13::new_with_keys(one, other))
+    }
+
     #[inline]
     pub fn hash(&self, bytes: &[u8]) -> u64 {
         self.0.hash(bytes)

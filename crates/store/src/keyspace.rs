@@ -175,6 +175,12 @@ impl Keyspace {
         self
     }
 
+    /// Sets the hash function of keys and members, before there are any. By default its secret is random.
+    pub fn with_hasher(mut self, hasher: Hasher) -> Keyspace {
+        self.hasher = hasher;
+        self
+    }
+
     /// Hands values whose freeing would take long to `lazy_free`. Called before the first context is made.
     pub fn with_lazy_free(mut self, lazy_free: Arc<dyn LazyFree>) -> Keyspace {
         assert_eq!(*self.contexts_made.get_mut(), 0, "contexts have been made without it");
