@@ -47,8 +47,9 @@ impl Stream {
         self.tls.as_mut().map_or(Ok(true), |tls| tls.shake(fd))
     }
 
-    /// Reads what has arrived and drops it, up to a megabyte. Before the socket is closed: with unread bytes
-    /// the kernel would reset the connection, and the peer might lose replies that it has not read yet.
+    /// Reads the bytes that have arrived, up to a megabyte, and drops them. The caller closes the socket
+    /// next: with unread bytes the kernel would reset the connection, and the peer might lose replies that it
+    /// has not read.
     pub fn discard_received(&self) {
         let mut dropped = [0; 4096];
         for _ in 0..256 {

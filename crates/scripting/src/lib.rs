@@ -238,7 +238,7 @@ impl Scripts {
         self.libraries_version.fetch_add(1, Release);
     }
 
-    /// Changes the libraries, like [`Scripts::set_libraries`]: in place, unless somebody still has what
+    /// Changes the libraries, like [`Scripts::set_libraries`]: in place, unless a thread keeps the value that
     /// [`Scripts::libraries`] returned. If `change` fails, it has changed nothing.
     pub fn change_libraries<E>(&self, change: impl FnOnce(&mut Libraries) -> Result<(), E>) -> Result<(), E> {
         change(Arc::make_mut(&mut *self.libraries.write()))?;
