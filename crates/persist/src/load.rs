@@ -397,7 +397,7 @@ pub fn stream_refusal(persist: &Persist, part: &FilePart) -> Option<String> {
 
 /// Compiles a function library, or returns the error text.
 pub fn library_of(persist: &Persist, code: &[u8]) -> Result<Library, String> {
-    let made = machine::with(&persist.scripts, |machine| machine.library(code, true));
+    let made = machine::with(&persist.scripts, |machine| machine.library(&persist.scripts, code, true));
     made.and_then(|made| made).map_err(|error| String::from_utf8_lossy(&error.line()).into_owned())
 }
 

@@ -14,7 +14,7 @@ use evenkeel_lua::shebang::{self, ScriptFlags};
 use evenkeel_lua::{MEMORY_MAX, guarded, libraries, reply};
 use mlua::{Function as LuaFunction, Lua, LuaOptions, StdLib, Table, Value};
 
-use super::functions::{Function, Library};
+use super::functions::{Function, Libraries, Library};
 use super::run::{self, Ended, Run};
 use super::{Script, Scripts, Sha, api, sha_of, watch};
 use crate::host::ScriptCall;
@@ -199,13 +199,18 @@ impl Machine {
             let libraries = scripts.libraries.read();
             if self.libraries_removed != libraries.removed {
                 self.libraries_removed = libraries.removed;
-                let (numbers, callbacks) = (libraries.numbers(), &self.callbacks);
-                self.loaded.retain(|number| {
-                    // This cannot fail: the table has no metatable, and a field goes.
-                    numbers.contains(number) || callbacks.raw_set(*number as i64, Value::Nil).is_err()
-                });
+                self.forget_libraries(&libraries);
             }
         }
+    }
+
+    /// Drops the callbacks of all libraries that are not among these.
+    fn forget_libraries(&mut self, libraries: &Libraries) {
+        let (numbers, callbacks) = (libraries.numbers(), &self.callbacks);
+        self.loaded.retain(|number| {
+            // This cannot fail: the table has no metatable, and a field goes.
+            numbers.contains(number) || callbacks.raw_set(*number as i64, Value::Nil).is_err()
+        });
     }
 
     fn forget_scripts(&mut self) {
@@ -575,7 +580,14 @@ impl Machine {
     }
 
     /// Makes a library of its code. `again`: it was a library before, on this server or another.
-    pub fn library(&mut self, code: &[u8], again: bool) -> Result<Library, Error> {
+    pub fn library(&mut self, scripts: &Scripts, code: &[u8], again: bool) -> Result<Library, Error> {
+        /// Libraries run here and then refused, beside as many as there are libraries.
+        const REFUSED_MAX: usize = 100;
+        let libraries = scripts.libraries.read();
+        if self.loaded.len() > 2 * libraries.count() + REFUSED_MAX {
+            self.forget_libraries(&libraries);
+        }
+        drop(libraries);
         let name = shebang::library_name(code)?;
         let (functions, callbacks) = self.load(code, again)?;
         let library = Library::new(name, code.to_vec(), functions);

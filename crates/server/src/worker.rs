@@ -153,10 +153,7 @@ impl Worker {
         self.end_waits();
         self.retry_waits();
         self.leave_later();
-        if self.kept_for_clients > 0
-            && self.kept_for_clients
-                > KEPT_FOR_CLIENTS_MAX.min(self.executor.settings.client_memory_max() / 16)
-        {
+        if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();
         }
         if self.server.persist.aof.is_on() || self.has_held_back() {

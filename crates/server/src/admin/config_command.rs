@@ -272,7 +272,8 @@ mod tests {
             > EVAL \"return redis.error_reply(string.rep('X', 31) .. ' y')\" 0 < -XXX*
             > EVAL \"return redis.error_reply(string.rep('Y', 30) .. ' y')\" 0 < -YYY*
             > INFO errorstats                            < \"# Errorstats\\r\\nerrorstat_ERR:count=2\\r\\n\
-                errorstat_LINE:count=1\\r\\nerrorstat_MY__ERR:count=1\\r\\nerrorstat_YYYYYYYYYYYYYYYYYYYYYYYYYYYYYY:count=1\\r\\n\"
+                errorstat_LINE:count=1\\r\\nerrorstat_MY__ERR:count=1\\r\\n\
+                errorstat_YYYYYYYYYYYYYYYYYYYYYYYYYYYYYY:count=1\\r\\n\"
             > CONFIG RESETSTAT                           < OK
             > INFO commandstats                          < \"# Commandstats\\r\\ncmdstat_*:calls=1,usec=*\"
         ",

@@ -60,7 +60,10 @@ fn fcall_ro(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// Returns the library of this code.
 fn library(call: &ServerCall<'_, '_>, code: &[u8]) -> Result<Arc<Library>, Error> {
-    machine::with(&call.server.scripts, |machine| machine.library(code, call.session.replays))?.map(Arc::new)
+    machine::with(&call.server.scripts, |machine| {
+        machine.library(&call.server.scripts, code, call.session.replays)
+    })?
+    .map(Arc::new)
 }
 
 fn change(call: &mut ServerCall<'_, '_>, libraries: Libraries) {

@@ -460,6 +460,26 @@ fn thousands_of_libraries_are_loaded_one_by_one() {
     world.check("> FCALL f4321 0 < :4321");
 }
 
+/// A library that is refused since another has its function leaves nothing in the Lua state.
+#[test]
+fn refused_libraries_take_no_memory() {
+    let mut world = World::new();
+    world.check(
+        "> FUNCTION LOAD \"#!lua name=a\\nredis.register_function('f', function() return 1 end)\" < \"a\"",
+    );
+    let lua_bytes = |world: &World| world.server.scripts.lua_bytes();
+    let before = lua_bytes(&world);
+    for number in 0..3_000 {
+        let text = format!("{number}").repeat(2_000);
+        let code = format!("#!lua name=b\nredis.register_function('f', function() return '{text}' end)");
+        world.send("", &["FUNCTION", "LOAD", &code].map(|word| word.as_bytes().to_vec()));
+        assert_eq!(world.receive("").expect("a reply").to_string(), "-ERR Function f already exists");
+    }
+    let after = lua_bytes(&world);
+    assert!(after < before + (8 << 20), "{before} bytes before, {after} after");
+    world.check("> FCALL f 0 < :1");
+}
+
 #[test]
 fn functions_are_logged_and_replayed() {
     let (mut world, mut other) = (World::new(), World::timeless());

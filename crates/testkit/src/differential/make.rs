@@ -275,18 +275,8 @@ impl Maker {
             4 if at > 0 && other > 0 => args.swap(at, other),
             _ => args.push(args[at].clone()),
         }
-        if args.len() == 4 && has_a_newer_form(&args) {
-            args.pop();
-        }
         if args.is_empty() { args!["PING"] } else { args }
     }
-}
-
-/// Returns whether newer servers take an extra argument as an option, while Redis 7.0 counts it as a wrong
-/// number of arguments and therefore refuses the command in MULTI at once.
-fn has_a_newer_form(args: &Args) -> bool {
-    let names: [&[u8]; 2] = [b"ZRANK", b"ZREVRANK"];
-    names.iter().any(|name| args[0].eq_ignore_ascii_case(name))
 }
 
 fn counts_milliseconds(args: &Args) -> bool {

@@ -66,8 +66,7 @@ const RULES: &[Rule] = &[
     Rule { command: "HELLO", same: same_greeting }, // a server replies its own name, version and modules
 ];
 
-/// A reply in which the reference servers differ, and Evenkeel agrees with the server that is not this
-/// oracle.
+/// A reply in which Evenkeel differs from this oracle on purpose.
 struct AllowedDifference {
     oracle: Reference,
     command: &'static str,
