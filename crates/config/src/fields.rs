@@ -5,7 +5,7 @@
 
 use super::typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
-    LogLevel, LogTimes, OomScore, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions,
+    LogLevel, LogTimes, OomScore, OutputLimits, Permit, Policy, Preload, Primary, SavePoint, ShutdownOptions,
     Supervised, VersionCheck,
 };
 use super::value::Word;
@@ -199,6 +199,11 @@ pub struct Fields {
     pub appendfsync: Fsync,
     pub appendfilename: PathBuf,
     pub appenddirname: PathBuf,
+    pub backupdirname: PathBuf,
+    /// Seconds for which a sealed backup is kept; zero: until BACKUP CLEANUP.
+    pub backup_sealed_ttl: u64,
+    /// The data to be loaded at the start instead of those in `dir`.
+    pub preload_file: Option<Preload>,
     /// Bytes of the journal that may wait to be written; beyond it writers wait.
     pub appendonly_buffer_limit: u64,
     /// The append-only file bypasses the page cache where possible and worthwhile.

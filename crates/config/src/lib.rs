@@ -40,7 +40,7 @@ pub use line::{plain_or_quoted, quoted, split as split_words};
 pub use rewrite::{ConfigFile, Extent, replace as replace_file};
 pub use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
-    LogLevel, LogTimes, OomScore, OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint,
+    LogLevel, LogTimes, OomScore, OutputLimit, OutputLimits, Permit, Policy, Preload, Primary, SavePoint,
     ShutdownOptions, Supervised, VersionCheck,
 };
 pub use value::{Word, memory_size};

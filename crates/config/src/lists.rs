@@ -225,6 +225,28 @@ pub(super) fn append_directory_name(word: &[u8]) -> Result<Word, Reason> {
     file_name("appenddirname", "dirname", word)
 }
 
+pub(super) fn backup_directory_name(word: &[u8]) -> Result<Word, Reason> {
+    file_name("backupdirname", "dirname", word)
+}
+
+/// Checks `rdb:<path>` or `aof:<path of a manifest>`. The ending says the format a second time, so that a
+/// wrong file is refused before anything is read.
+pub(super) fn preload_file(word: &[u8]) -> Result<Word, Reason> {
+    let ending = match word {
+        b"" => return Ok(Word::new()),
+        [b'r', b'd', b'b', b':', ..] => &b".rdb"[..],
+        [b'a', b'o', b'f', b':', ..] => b".manifest",
+        _ => return Err("argument must be in the format rdb:<path> or aof:<path>".into()),
+    };
+    if word.contains(&0) {
+        return Err("preload-file can't contain a zero byte".into());
+    }
+    if !word.ends_with(ending) || word.len() <= 4 + ending.len() {
+        return Err("preload-file must end with an extension: .rdb for rdb:, .manifest for aof:".into());
+    }
+    Ok(word.to_vec())
+}
+
 /// Checks a name that is joined to `dir`: a slash would lead out of it. Redis refuses slashes as well, but
 /// takes an empty `dbfilename`, with which no snapshot is ever written.
 fn file_name(name: &str, what: &str, word: &[u8]) -> Result<Word, Reason> {

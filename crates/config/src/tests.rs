@@ -71,7 +71,7 @@ const VALKEY: &str = "
 /// Names of later versions of Redis.
 const REDIS_8: &str = "
     aof-load-corrupt-tail-max-size array-slice-size array-sparse-kmax array-sparse-kmin
-    slowlog-entry-max-argc slowlog-entry-max-string-len
+    backup-sealed-ttl backupdirname preload-file slowlog-entry-max-argc slowlog-entry-max-string-len
 ";
 
 /// Names that Redis or Valkey answers only when asked by the full name.
@@ -216,6 +216,7 @@ fn each_field_has_one_row() {
                 }
                 _ => continue,
             },
+            Value::Text(_) if row.name == "preload-file" => Value::Text(b"rdb:1.rdb".to_vec()),
             Value::Text(_) => Value::Text(b"1".to_vec()),
             Value::Words(_) | Value::Numbers(_) | Value::Decimals(_) => continue,
         };
@@ -327,7 +328,7 @@ fn names_of_files_are_names() {
         let line = [name.as_bytes(), b" \"", value, b"\""].concat();
         Loader::new(USER_LINES, None, Path::new("/")).line(&line).err().map(|reason| format!("{reason:?}"))
     };
-    for name in ["dbfilename", "appendfilename", "appenddirname"] {
+    for name in ["dbfilename", "appendfilename", "appenddirname", "backupdirname"] {
         assert_eq!(why(name, b"x"), None);
         assert!(why(name, b"").is_some_and(|reason| reason.contains("can't be empty")), "{name}");
         assert!(why(name, b"a\\x00b").is_some_and(|reason| reason.contains("zero byte")), "{name}");

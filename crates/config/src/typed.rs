@@ -86,6 +86,36 @@ impl Typed for Option<PathBuf> {
     }
 }
 
+/// A file to be loaded at the start, whose path may be relative to `dir`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Preload {
+    /// A snapshot.
+    Snapshot(PathBuf),
+    /// The manifest of append-only files in its folder.
+    Manifest(PathBuf),
+}
+
+impl Typed for Option<Preload> {
+    fn of(value: &Value) -> Self {
+        let word = Word::of(value);
+        let path = |path: &[u8]| PathBuf::from(OsStr::from_bytes(path));
+        match (word.strip_prefix(b"rdb:"), word.strip_prefix(b"aof:")) {
+            (Some(file), _) => Some(Preload::Snapshot(path(file))),
+            (_, Some(file)) => Some(Preload::Manifest(path(file))),
+            (None, None) => None,
+        }
+    }
+
+    fn value(&self) -> Value {
+        let (kind, path) = match self {
+            Some(Preload::Snapshot(path)) => (&b"rdb:"[..], path),
+            Some(Preload::Manifest(path)) => (&b"aof:"[..], path),
+            None => return Value::Text(Word::new()),
+        };
+        Value::Text([kind, path.as_os_str().as_bytes()].concat())
+    }
+}
+
 impl Typed for Vec<f64> {
     fn of(value: &Value) -> Self {
         match value {

@@ -24,6 +24,7 @@
 //! *synced* may be lost although they were written, and no later sync of that file can be trusted: under
 //! `always` nothing is acknowledged until a rewrite has begun a new file.
 
+mod appender;
 mod async_fsync;
 mod file;
 mod sync;
@@ -41,6 +42,7 @@ use evenkeel_store::SlotGuard;
 use evenkeel_store::journal::{Journal, Reader};
 use parking_lot::{Condvar, Mutex};
 
+pub(super) use self::appender::Appender;
 pub(super) use self::file::LogFile;
 pub use self::tail::boot;
 use self::writer::{IDLE_POLL_INTERVAL, Writer, sleep_us};

@@ -77,6 +77,8 @@ pub enum PersistJob {
     Base,
     /// The append-only file is being turned off, or loaded again.
     Log,
+    /// A snapshot that is to become the base of a backup.
+    Backup,
     /// A snapshot that goes to replicas.
     Sync,
 }
@@ -144,7 +146,10 @@ impl JobState {
 
     /// Whether a snapshot runs that no client waits for, or a snapshot for replicas.
     pub fn is_saving_in_background(&self) -> bool {
-        let is_save = |running: Running| running.is(PersistJob::Snapshot) && !running.is_brief();
+        let is_save = |running: Running| {
+            let goes_to_file = running.is(PersistJob::Snapshot) || running.is(PersistJob::Backup);
+            goes_to_file && !running.is_brief()
+        };
         self.sync.is_some() || self.running.is_some_and(is_save)
     }
 
@@ -253,6 +258,15 @@ impl Persist {
         true
     }
 
+    /// Cancels the walk of a backup.
+    pub(super) fn cancel_backup(&self) {
+        let mut state = self.state.lock();
+        if let Some(running) = state.running.as_mut().filter(|running| running.is(PersistJob::Backup)) {
+            running.is_cancelled = true;
+            self.cancelled.store(true, Release);
+        }
+    }
+
     fn cancel(&self, which: impl Fn(Running) -> bool) -> Cancelled {
         let state = &mut *self.state.lock();
         let was_scheduled = std::mem::take(&mut state.save_scheduled);
@@ -294,7 +308,7 @@ impl Persist {
                 (state.last_attempt_s, state.save_scheduled) = (running.since_s, false);
                 running.is_owed = std::mem::take(&mut state.save_owed);
             }
-            PersistJob::Log | PersistJob::Sync => {}
+            PersistJob::Log | PersistJob::Backup | PersistJob::Sync => {}
         }
         state.running = Some(running);
         self.cancelled.store(false, Release);
@@ -338,10 +352,11 @@ impl Persist {
         }
         running.is_cancelled = true;
         let running = *running;
-        if running.is(PersistJob::Base) {
-            state.rewrite_scheduled = true;
-        } else if !running.is_owed {
-            state.save_scheduled = true;
+        match running.job {
+            PersistJob::Base => state.rewrite_scheduled = true,
+            PersistJob::Snapshot if !running.is_owed => state.save_scheduled = true,
+            // A client begins another backup.
+            PersistJob::Snapshot | PersistJob::Backup | PersistJob::Log | PersistJob::Sync => {}
         }
         true
     }

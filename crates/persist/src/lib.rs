@@ -2,10 +2,11 @@
 //!
 //! Serving threads touch no file. Each snapshot has a thread of its own ([`snapshot`]). The append-only file
 //! has a writer thread that lives as long as the file is on ([`aof`]). At the start, a group of threads loads
-//! the data ([`load`]). [`jobs`] says which of them may run at the same time. [`Persist`] has their state,
-//! for INFO and for waiting threads.
+//! the data ([`load`]). A backup has a journal reader of its own ([`backup`]). [`jobs`] says which of them
+//! may run at the same time. [`Persist`] has their state, for INFO and for waiting threads.
 
 pub mod aof;
+pub mod backup;
 mod direct;
 pub mod direct_writer;
 pub mod disk_space;
@@ -77,6 +78,7 @@ pub struct Persist {
     pub loading: load::Loading,
     pub aof: aof::Aof,
     pub locks: lock::Locks,
+    pub backup: backup::Backup,
 }
 
 /// What the parts above do for persistence: replication, and the executor of commands.
@@ -144,6 +146,7 @@ impl Persist {
             loading: load::Loading::default(),
             aof: aof::Aof::default(),
             locks: lock::Locks::default(),
+            backup: backup::Backup::new(&core.keyspace),
             core,
             hub,
             scripts,

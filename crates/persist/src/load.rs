@@ -138,6 +138,14 @@ pub fn snapshot_at_start(persist: &Arc<Persist>) -> Result<Option<Loaded>, Ended
     snapshot_how(persist, How { expired_by, fields_by: expired_by, continues_stream, ..How::default() })
 }
 
+/// The same for another file, which must exist.
+pub fn preload(persist: &Arc<Persist>, path: &Path) -> Result<Loaded, Ended> {
+    let expired_by = expired_by(persist);
+    let how = How { expired_by, fields_by: expired_by, ..How::default() };
+    let loaded = snapshot_from(persist, path, how)?;
+    loaded.ok_or_else(|| in_file(Ended::Failed("there is no such file".into()), path))
+}
+
 /// Loads it while the append-only file and replicas go on. They have the expired keys until a removal reaches
 /// them, so these keys are loaded too. Of hashes, expired fields are removed at once. `merges`: a present key
 /// is replaced.
@@ -152,9 +160,13 @@ fn expired_by(persist: &Persist) -> Option<Millis> {
 }
 
 fn snapshot_how(persist: &Arc<Persist>, how: How) -> Result<Option<Loaded>, Ended> {
-    let (settings, mut contexts) = (persist.core.settings(), persist.loaders.lock());
-    let path = settings.dir.join(&settings.dbfilename);
-    let file = match File::open(&path) {
+    let settings = persist.core.settings();
+    snapshot_from(persist, &settings.dir.join(&settings.dbfilename), how)
+}
+
+fn snapshot_from(persist: &Arc<Persist>, path: &Path, how: How) -> Result<Option<Loaded>, Ended> {
+    let mut contexts = persist.loaders.lock();
+    let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Ended::Failed(format!("{}: {error}", path.display()))),
@@ -166,7 +178,7 @@ fn snapshot_how(persist: &Arc<Persist>, how: How) -> Result<Option<Loaded>, Ende
         reader.expect_no_more()?;
         Ok(loaded)
     });
-    let loaded = whole.map_err(|ended| in_file(ended, &path))?;
+    let loaded = whole.map_err(|ended| in_file(ended, path))?;
     let loading = &persist.loading;
     log::info!(
         "Done loading RDB, keys loaded: {}, keys expired: {}, empty keys skipped: {}.",

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::*;
 use super::Persist;
 use super::load::{self, Ended};
 use super::replay::{self, Replayed};
-use super::{PersistJob, rewrite, snapshot};
+use super::{PersistJob, backup, rewrite, snapshot};
 use evenkeel_client::pubsub::push_queue;
 use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
@@ -63,6 +63,7 @@ fn replay_log(persist: &Arc<Persist>) -> Result<(), String> {
     if was_on {
         rewrite::turn_off(persist);
     }
+    backup::invalidate(persist);
     persist.is_incomplete.store(true, Release);
     flush_all(persist);
     let replayed = replay::directory(persist).map_err(|ended| match ended {
@@ -122,6 +123,9 @@ fn put_back(persist: &Arc<Persist>, options: Options) -> Result<(), String> {
     let continues = options.save && done.is_ok();
     if !continues && persist.aof.is_on() {
         rewrite::turn_off(persist);
+    }
+    if !continues {
+        backup::invalidate(persist);
     }
     if done.is_ok() {
         persist.record_loaded(&persist.core.keyspace);

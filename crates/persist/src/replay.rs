@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -48,9 +49,21 @@ pub struct Replayed {
 
 /// Loads the files of the append-only directory.
 pub fn directory(persist: &Arc<Persist>) -> Result<Replayed, Ended> {
-    let settings = persist.core.settings();
+    let directory = rewrite::open(&persist.core.settings());
+    play_directory(persist, directory.map_err(|error| Ended::Failed(error.to_string()))?)
+}
+
+/// Loads the files of another directory, whose manifest has this path and must exist.
+pub fn preload(persist: &Arc<Persist>, manifest: &Path) -> Result<(), Ended> {
+    let failed = |reason: &dyn std::fmt::Display| Ended::Failed(format!("{}: {reason}", manifest.display()));
+    let directory = Directory::of_manifest(manifest).map_err(|error| failed(&error))?;
+    let directory = directory.ok_or_else(|| failed(&"there is no such manifest"))?;
+    let Replayed { found, .. } = play_directory(persist, directory)?;
+    if found { Ok(()) } else { Err(failed(&"the manifest lists no files")) }
+}
+
+fn play_directory(persist: &Arc<Persist>, directory: Directory) -> Result<Replayed, Ended> {
     let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
-    let directory = rewrite::open(&settings).map_err(|error| failed(&error))?;
     if directory.stored_data() == StoredData::Nothing {
         return Ok(Replayed { directory, found: false, position: None });
     }

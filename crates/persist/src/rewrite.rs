@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use evenkeel_rdb::Version;
 use evenkeel_rdb::aof::{Directory, Since};
-use evenkeel_store::SlotGuard;
+use evenkeel_store::{SlotGuard, ThreadContext};
+use parking_lot::Mutex;
 
 use super::Persist;
 use super::direct_writer::{Cache, DirectWriter};
@@ -105,7 +106,7 @@ pub fn release(persist: &Persist) {
 
 /// Ends the claimed append-only file, and releases the claim.
 fn leave_and_release(persist: &Arc<Persist>) {
-    with_all_held(persist, |guard| leave(persist, guard));
+    behind_walks(persist, |guard| leave(persist, guard));
     persist.end_walk(PersistJob::Log, 0);
     end_log(persist);
     release(persist);
@@ -115,7 +116,7 @@ fn leave_and_release(persist: &Arc<Persist>) {
 
 /// Turns the append-only file off. All logged commands are on disk on return. No other thread writes a base.
 pub fn turn_off(persist: &Persist) {
-    with_all_held(persist, |guard| leave(persist, guard));
+    behind_walks(persist, |guard| leave(persist, guard));
     end_log(persist);
 }
 
@@ -140,9 +141,18 @@ fn leave_directory(persist: &Persist) {
     }
 }
 
+/// Calls `f` with all locks held. For callers that need the snapshot thread's context, and wait for a walk.
+pub fn behind_walks<R>(persist: &Persist, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
+    with_all_held(persist, &persist.ctx, f)
+}
+
 /// Calls `f` with all locks held.
-pub fn with_all_held<R>(persist: &Persist, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
-    let (mut ctx, keyspace) = (persist.ctx.lock(), &persist.core.keyspace);
+pub(super) fn with_all_held<R>(
+    persist: &Persist,
+    ctx: &Mutex<ThreadContext>,
+    f: impl FnOnce(&mut SlotGuard<'_>) -> R,
+) -> R {
+    let (mut ctx, keyspace) = (ctx.lock(), &persist.core.keyspace);
     keyspace.enter(&mut ctx);
     let result = f(&mut keyspace.hold_all(&mut ctx));
     keyspace.leave(&mut ctx);
@@ -173,15 +183,22 @@ pub fn start_logging(persist: &Arc<Persist>, mut directory: Directory, found: bo
     metrics.base_size.store(size, Relaxed);
     *persist.aof.own.lock() = Some(directory.manifest_path());
     *persist.aof.directory.lock() = Some(directory);
-    let reader = with_all_held(persist, |guard| guard.join_log());
+    let reader = behind_walks(persist, |guard| guard.join_log());
     let number = reader.last();
     if let Err(error) = aof::start(persist, file, reader) {
-        with_all_held(persist, |guard| aof::forget(persist, guard));
+        behind_walks(persist, |guard| aof::forget(persist, guard));
         return Err(say(&error));
     }
     // Without a base, the incremental files are all the data.
     persist.aof.set_base(number);
     Ok(())
+}
+
+/// Begins to log with a base of the present data. The files of the directory, which were not loaded, are set
+/// aside. No other thread writes yet.
+pub fn start_anew(persist: &Arc<Persist>, mut directory: Directory) -> Result<(), String> {
+    pass_over_parts(&mut directory).map_err(|error| error.to_string())?;
+    start_logging(persist, directory, false)
 }
 
 fn run(persist: &Arc<Persist>) -> bool {

@@ -61,7 +61,7 @@ pub enum Awaited {
 
 pub fn awaited(persist: &Persist) -> Awaited {
     let state = persist.state();
-    if state.save_owed || state.save_scheduled || state.rewrite_scheduled {
+    if state.save_owed || state.save_scheduled || state.rewrite_scheduled || persist.backup.is_pending() {
         return Awaited::Asked;
     }
     let is_done = |job| state.running.is_some_and(|running| running.is(job));

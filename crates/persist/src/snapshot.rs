@@ -101,7 +101,7 @@ pub fn save(persist: &Arc<Persist>) -> Result<(), String> {
 }
 
 /// Whether the server ends. A thread that waits for its turn would then take a useless snapshot.
-fn ends(persist: &Persist) -> bool {
+pub(super) fn ends(persist: &Persist) -> bool {
     persist.ending.is_under_way() || persist.core.stopping.load(Acquire)
 }
 

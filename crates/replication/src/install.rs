@@ -35,7 +35,7 @@ use evenkeel_client::runner::CommandRunner;
 use evenkeel_config::{DisklessLoad, Settings};
 use evenkeel_persist::load::{self, Loaded, Target};
 use evenkeel_persist::lock::What;
-use evenkeel_persist::rewrite;
+use evenkeel_persist::{backup, rewrite};
 use evenkeel_runtime::clock;
 use evenkeel_scripting::functions::Libraries;
 
@@ -178,6 +178,7 @@ impl<'a> Installer<'a> {
         if self.replication.persist.aof.is_on() {
             rewrite::turn_off(&self.replication.persist);
         }
+        backup::invalidate(&self.replication.persist);
         let link = &self.replication.link;
         log::info!("PRIMARY <-> REPLICA sync: Flushing old data");
         if !self.empty() {
@@ -234,6 +235,7 @@ impl<'a> Installer<'a> {
         let db = loaded.position.as_ref().map_or(0, |position| position.db);
         let quiet = Quiet::begin(self.replication, self.new.generation, &mut || snapshot.give_sign())?;
         let (replication, keyspace) = (self.replication, &self.replication.core.keyspace);
+        backup::invalidate(&replication.persist);
         let ctx = self.runner.ctx();
         ctx.now_ms = clock::unix_ms();
         keyspace.enter(ctx);

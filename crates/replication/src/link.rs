@@ -366,7 +366,7 @@ fn promote(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>) {
 /// Follows the primary in the settings, before any data are loaded. The thread starts later, after the load.
 pub fn follow_at_start(replication: &Arc<Replication>) {
     let Some(Primary { host, port }) = replication.core.settings().replicaof.clone() else { return };
-    rewrite::with_all_held(&replication.persist, |guard| {
+    rewrite::behind_walks(&replication.persist, |guard| {
         change(replication, guard, Some(Target { host, port }))
     });
 }
@@ -393,7 +393,7 @@ pub fn continue_as_primary(replication: &Arc<Replication>, position: Option<Posi
     let mut history = History::named(id);
     history.branch(offset, random_hex());
     replication.stream().restart(history, offset);
-    rewrite::with_all_held(&replication.persist, |guard| replication.follow_log(guard));
+    rewrite::behind_walks(&replication.persist, |guard| replication.follow_log(guard));
     if let Err(error) = replication.replica_inbox.open(replication) {
         log::warn!("Cannot start the replication thread: {error}");
     }

@@ -154,11 +154,11 @@ impl Server {
         let now = clock::unix_ms();
         // Contexts for: workers, as many threads of the offload pool and for loading, the control thread, the
         // threads that load large values and take snapshots, a thread that replays the append-only file, a
-        // thread that feeds replicas, a thread that follows a primary, the thread for slow scripts, and
-        // tests.
+        // thread that feeds replicas, a thread that follows a primary, the thread for slow scripts, threads
+        // of a backup, and tests.
         let inboxes = Arc::new(Inboxes::new(workers)?);
         let lazy_free = Arc::new(LazyFreeThread::start(inboxes.owners()));
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 9, now, random_seed())
             .with_hasher(hasher_of(&settings.hash_seed))
             .with_clock(clock::log_time)
             .with_lazy_free(lazy_free.clone());

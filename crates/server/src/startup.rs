@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -16,13 +16,13 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SI
 use crate::commands;
 use crate::server::Server;
 use crate::worker::Worker;
-use evenkeel_config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
+use evenkeel_config::{Action, Launch, LogLevel, Mistakes, NoEffect, Preload, Settings};
 use evenkeel_net::listener::NOWHERE;
 use evenkeel_persist::load::{self, Ended, INTEGRITY};
 use evenkeel_persist::lock::What;
 use evenkeel_persist::progress_bar::Bar;
 use evenkeel_persist::replay::{self, Replayed};
-use evenkeel_persist::{aof, end, passed_over, rewrite, save_points, snapshot};
+use evenkeel_persist::{aof, backup, end, passed_over, rewrite, save_points, snapshot};
 use evenkeel_replication::{failover, link};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::allocator::{self, Watch};
@@ -204,6 +204,7 @@ fn serve(launch: Launch) -> ExitCode {
     }
     server.replication.wait_for_end();
     // A snapshot in progress is no longer needed: its file is removed.
+    backup::give_up(&server.persist);
     server.persist.cancel_all();
     if !server.persist.is_idle_within(UNWANTED_MAX) {
         log::warn!("An obsolete snapshot is blocked in a write to disk. Exiting without waiting for it.");
@@ -223,6 +224,57 @@ fn serve(launch: Launch) -> ExitCode {
 
 /// Loads the data from disk, while the workers answer clients with LOADING.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
+    let settings = server.core.settings();
+    if let Some(preload) = to_preload(&settings) {
+        load_instead(server, &settings, preload)?;
+    } else {
+        load_own(server)?;
+    }
+    server.persist.record_loaded(&server.core.keyspace);
+    load::set_loading(&server.persist, false);
+    if server.replication.is_replica() {
+        link::begin(&server.replication);
+    }
+    Ok(())
+}
+
+/// The data to be loaded instead of this server's own; none if they are its own append-only file.
+fn to_preload(settings: &Settings) -> Option<Preload> {
+    match settings.preload_file.clone()? {
+        Preload::Manifest(path) => {
+            let path = settings.dir.join(path);
+            let mut name = settings.appendfilename.clone().into_os_string();
+            name.push(".manifest");
+            let own = settings.dir.join(&settings.appenddirname).join(name);
+            let file = |path: &Path| std::fs::canonicalize(path).ok();
+            let is_own = settings.appendonly && file(&path).is_some_and(|there| Some(there) == file(&own));
+            (!is_own).then_some(Preload::Manifest(path))
+        }
+        Preload::Snapshot(path) => Some(Preload::Snapshot(settings.dir.join(path))),
+    }
+}
+
+/// Loads these data, and begins a new append-only file if that is enabled: the present one is kept aside.
+fn load_instead(server: &Arc<Server>, settings: &Settings, preload: Preload) -> Result<(), Ended> {
+    match preload {
+        Preload::Manifest(path) => {
+            log::warn!("Loading {} instead of the data in 'dir' (preload-file)", path.display());
+            replay::preload(&server.persist, &path)?;
+        }
+        Preload::Snapshot(path) => {
+            log::warn!("Loading {} instead of the data in 'dir' (preload-file)", path.display());
+            load::preload(&server.persist, &path)?;
+        }
+    }
+    if settings.appendonly {
+        let directory = rewrite::open(settings).map_err(|error| Ended::Failed(error.to_string()))?;
+        rewrite::start_anew(&server.persist, directory).map_err(Ended::Failed)?;
+    }
+    link::set_loaded_position(&server.replication, None);
+    Ok(())
+}
+
+fn load_own(server: &Arc<Server>) -> Result<(), Ended> {
     passed_over::report(&server.core.settings());
     if server.core.settings().appendonly {
         replay::put_tail_back(&server.persist)?;
@@ -241,11 +293,6 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
     } else {
         let loaded = load::snapshot_at_start(&server.persist)?;
         link::set_loaded_position(&server.replication, loaded.and_then(|loaded| loaded.position));
-    }
-    server.persist.record_loaded(&server.core.keyspace);
-    load::set_loading(&server.persist, false);
-    if server.replication.is_replica() {
-        link::begin(&server.replication);
     }
     Ok(())
 }
@@ -557,6 +604,7 @@ fn control(server: &Arc<Server>) {
         if clock::ticks() >= appraise_from {
             appraise_from = appraise_sharers(server, &mut ctx);
         }
+        backup::look(&server.persist);
         save_points::look(&server.persist);
         failover::abort_late(&server.replication);
         reload_tls(server);

@@ -2,6 +2,7 @@
 //! writes are there, and no write is there that did not happen.
 
 mod at_once;
+mod backup;
 mod broken;
 mod exchange;
 mod failing;

@@ -184,7 +184,7 @@ impl LogFile {
     ///
     /// # Errors
     /// As for [`LogFile::write`].
-    pub(super) fn write_all(&mut self) -> io::Result<()> {
+    pub(crate) fn write_all(&mut self) -> io::Result<()> {
         if self.pending() == 0 {
             return Ok(());
         }
@@ -261,7 +261,7 @@ impl LogFile {
     }
 
     /// Has the kernel write the cached bytes, if there are many, so that the next sync has little to do.
-    pub(super) fn start_writeback(&mut self) {
+    pub(crate) fn start_writeback(&mut self) {
         let end = self.end();
         if end.saturating_sub(self.asked) >= WRITEBACK {
             direct::start_writeback(&self.file, self.asked, end);
@@ -273,7 +273,7 @@ impl LogFile {
     ///
     /// # Errors
     /// The system's error: bytes written since the previous sync may be lost.
-    pub(super) fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 

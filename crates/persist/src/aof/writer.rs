@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-use evenkeel_rdb::aof::{push_comment, push_timestamp};
+use evenkeel_rdb::aof::push_comment;
 use evenkeel_store::journal::{Journal, Reader};
 
+use super::appender::Appender;
 use super::file::LogFile;
 use super::sync::{How, SyncState};
 use super::tail::TailFile;
@@ -21,11 +22,8 @@ use evenkeel_runtime::clock;
 /// matter, and few enough that they are still in a CPU cache.
 const WRITE_LEN: usize = 256 * 1024;
 
-/// A record of more bytes is written while it is read, so it is never copied as a whole.
-const LONG: usize = 8 << 20;
-
-/// Bytes for the timestamp and the SELECT before a record.
-const PREFACE_LEN: usize = 128;
+/// Bytes around the text of a comment.
+const COMMENT_LEN: usize = 16;
 
 /// Bytes a second. A disk that takes less is better fed from the page cache, which hands it larger pieces.
 /// This applies once a quarter ([`UNREAD_PART`]) of `appendonly-buffer-limit` is unread. With `everysec` the
@@ -75,10 +73,7 @@ pub(super) struct Writer {
     fails: bool,
     /// The last record taken from the journal.
     pub(super) taken: u64,
-    /// The database selected behind `taken`.
-    selected: Option<u32>,
-    /// The second of the last timestamp line.
-    second: u64,
+    appender: Appender,
     /// Whether more records may be taken without a sleep.
     more: bool,
     last_record: Instant,
@@ -97,8 +92,7 @@ impl Writer {
             file,
             fails: false,
             taken: after,
-            selected: None,
-            second: 0,
+            appender: Appender::default(),
             more: false,
             last_record: Instant::now(),
             idle_sleep: IDLE_SLEEP_MAX,
@@ -173,7 +167,7 @@ impl Writer {
             && self.syncs.doubtful.is_none()
         {
             let note = position.note();
-            push_comment(self.file.room(PREFACE_LEN + note.len()), &note);
+            push_comment(self.file.room(COMMENT_LEN + note.len()), &note);
             let persist = self.persist.clone();
             self.write(&persist.core.keyspace.journal, true);
         }
@@ -207,7 +201,7 @@ impl Writer {
         }
         let now_s = if settings.aof_timestamp_enabled { clock::unix_ms() / 1000 } else { 0 };
         self.more = false;
-        let Writer { reader, file, selected, second, taken, more, syncs, .. } = self;
+        let Writer { reader, file, appender, taken, more, syncs, .. } = self;
         let (mut found, end_before) = (0, file.end());
         // The tail gets pending bytes before the file does.
         let may_write = syncs.tail.is_none();
@@ -217,23 +211,8 @@ impl Writer {
         let is_of_this_file = |number| number <= switch_behind.load(Acquire);
         reader.read_while(journal, is_of_this_file, |record| {
             *taken = record.number;
-            if !record.is_data {
-                return true;
-            }
-            let is_worth_offloading = may_write && record.bytes.len() > LONG;
-            let buffer = file.room(PREFACE_LEN + if is_worth_offloading { 0 } else { record.bytes.len() });
-            if now_s > *second {
-                *second = now_s;
-                push_timestamp(buffer, now_s as i64);
-            }
-            let rest = record.preceded(*selected, buffer);
-            if is_worth_offloading {
-                file.append_long(rest);
-            } else {
-                buffer.extend_from_slice(rest);
-            }
-            *selected = Some(record.last_db);
-            found += record.bytes.len();
+            appender.append(file, &record, now_s, may_write);
+            found += if record.is_data { record.bytes.len() } else { 0 };
             *more = found >= WRITE_LEN;
             !*more
         });
@@ -328,8 +307,7 @@ impl Writer {
         });
         if begun.is_ok() {
             self.syncs.tail.take_if(|tail| tail.begin().is_err()).into_iter().for_each(TailFile::remove);
-            // Each file states its own database and timestamp.
-            (self.selected, self.second) = (None, 0);
+            self.appender = Appender::default();
             if std::mem::take(&mut self.syncs.broken) {
                 self.syncs.doubtful = Some(self.taken);
             }

@@ -89,6 +89,21 @@ impl Directory {
         Ok(directory)
     }
 
+    /// Reads the state of the directory with this manifest; `None` if there is no manifest of that name.
+    ///
+    /// Returns an error if a part of the data is missing.
+    pub fn of_manifest(manifest: &Path) -> Result<Option<Directory>> {
+        let name = manifest.file_name().unwrap_or_default().as_bytes();
+        let folder = manifest.parent().unwrap_or(Path::new("")).to_owned();
+        let Some(name) = name.strip_suffix(b".manifest").filter(|_| manifest.is_file()) else {
+            return Ok(None);
+        };
+        // Without a root: no file of an older server belongs to it.
+        let directory = Directory::read(Path::new("/nonexistent"), folder, OsStr::from_bytes(name))?;
+        directory.parts()?;
+        Ok(Some(directory))
+    }
+
     /// As `open`, but the parts need not exist.
     pub(crate) fn read(root: &Path, folder: PathBuf, name: &OsStr) -> Result<Directory> {
         if !is_file_name(name.as_bytes()) {
@@ -349,6 +364,25 @@ impl Directory {
             self.commit(Manifest { history: kept, ..self.manifest.clone() })?;
         }
         failure.map_or(Ok(removed), Err)
+    }
+
+    /// Removes the files of a folder that this type creates for `name`: the manifest first, so the rest is no
+    /// data. Other files and the folder stay.
+    pub fn remove_files(folder: &Path, name: &OsStr) -> Result<()> {
+        let directory = Directory {
+            root: PathBuf::new(),
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            manifest: Manifest::default(),
+            old: false,
+            passed_over: None,
+        };
+        durable::remove_if_there(&directory.manifest_path())?;
+        directory.drop_drafts();
+        for part in directory.strays()? {
+            durable::remove_if_there(&part)?;
+        }
+        durable::remove_if_there(&directory.path_of("temp-", ".manifest")).map(drop)
     }
 
     fn read_manifest(&self) -> Result<Manifest> {

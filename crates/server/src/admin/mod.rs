@@ -1,6 +1,7 @@
 //! Commands on sessions and on the server.
 
 pub(crate) mod acl;
+pub(crate) mod backup;
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod commandlog;
@@ -42,6 +43,7 @@ row_functions!(ServerHandler);
 /// The families of these commands.
 pub(crate) const FAMILIES: &[&[Command<ServerHandler>]] = &[
     acl::COMMANDS,
+    backup::COMMANDS,
     client::COMMANDS,
     cluster::COMMANDS,
     commandlog::COMMANDS,

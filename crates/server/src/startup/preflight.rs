@@ -14,7 +14,7 @@ use evenkeel_rdb::aof::StoredData;
 use super::raise_file_limit;
 use crate::observe::process;
 use evenkeel_acl::Acl;
-use evenkeel_config::{DisklessLoad, Settings, cause};
+use evenkeel_config::{DisklessLoad, Preload, Settings, cause};
 use evenkeel_net::listener;
 use evenkeel_net::tls;
 use evenkeel_persist::lock::{self, What};
@@ -145,6 +145,14 @@ fn data(settings: &Settings) -> Result<(), String> {
         }
         _ => Ok(()),
     };
+    match &settings.preload_file {
+        Some(Preload::Snapshot(path) | Preload::Manifest(path)) => {
+            return File::open(settings.dir.join(path)).map(drop).map_err(|error| {
+                format!("Can't open the preload-file {}: {}", path.display(), cause(&error))
+            });
+        }
+        None => {}
+    }
     if settings.appendonly {
         let directory = rewrite::open(settings).map_err(|error| error.to_string())?;
         if directory.stored_data() != StoredData::Nothing {

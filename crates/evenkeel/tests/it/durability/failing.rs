@@ -20,23 +20,23 @@ use crate::{program, wait_until};
 const SHIM: &str = include_str!("failing/faults.c");
 
 /// The list of the current faults.
-struct Faults(PathBuf);
+pub(super) struct Faults(PathBuf);
 
 impl Faults {
-    fn new(name: &str) -> Faults {
+    pub(super) fn new(name: &str) -> Faults {
         let faults = Faults(folder().join(name));
         faults.are("");
         faults
     }
 
     /// Replaces the list of faults; faults.c describes the lines.
-    fn are(&self, lines: &str) {
+    pub(super) fn are(&self, lines: &str) {
         let draft = self.0.with_extension("draft");
         fs::write(&draft, lines).expect("the folder is ours");
         fs::rename(draft, &self.0).expect("the folder is ours");
     }
 
-    fn start(&self, args: &[&str]) -> Server {
+    pub(super) fn start(&self, args: &[&str]) -> Server {
         self.start_by(&[], args)
     }
 

@@ -50,6 +50,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("snapshot_buffer_length", facts.server.core.keyspace.handed_over());
     text.field("snapshot_buffer_overruns", progress.overruns.load(Relaxed));
     append_only_file(facts, text, &state, now_s);
+    text.field("backup_in_progress", u8::from(persist.backup.status().stage.is_open()));
     text.zeros(&["slot_migration_fork_in_progress"]);
     text.zeros(&["module_fork_in_progress", "module_fork_last_cow_size"]);
     if is_loading {

@@ -2,6 +2,7 @@
  * A machine with faults, for tests: loaded before libc, it does what the file named by EVENKEEL_TEST_FAULTS lists at the moment:
  *   sync PART, write PART   fails such calls with EIO on files whose path has PART in it
  *   slow PART               has syncs and writes on such files take 3 ms longer
+ *   hang PART              has them not return as long as the line is there
  *   clock SECONDS           sets the clock of the day forward, or back
  *   never NAME              ends the process when a thread whose name begins so makes such a call on a file
  *
@@ -60,6 +61,10 @@ static int fails(const char *call, int fd) {
             if (!strncmp(line, "never ", 6)) end_if_it_is(part + 1, path, fd);
             if (!strstr(path, part + 1)) continue;
             if (!strncmp(line, "slow ", 5)) usleep(3000);
+            if (!strncmp(line, "hang ", 5)) {
+                usleep(3000);
+                return fails(call, fd);
+            }
             found |= !strncmp(line, call, strlen(call)) && line[strlen(call)] == ' ';
         }
     }
