@@ -342,6 +342,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("io-threads-do-reads",           Flag,   "no",      OWN_LOOP).at_start(),
     inert("jemalloc-bg-thread",            Flag,   "yes",     NO_JEMALLOC),
     live ("key-load-delay",                DELAY,  "0",       field!(key_load_delay)).hidden(),
+    live ("key-memory-histograms",         Flag,   "no",      field!(key_memory_histograms)),
     live ("latency-monitor-threshold",     LONG,   "0",       field!(latency_monitor_threshold)),
     live ("latency-tracking",              Flag,   "yes",     field!(latency_tracking)),
     live ("latency-tracking-info-percentiles", List(&PERCENTILES), "50 99 99.9",

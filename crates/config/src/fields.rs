@@ -168,6 +168,8 @@ pub struct Fields {
     pub commandlog_large_reply_max_len: usize,
     /// Milliseconds; zero: off.
     pub latency_monitor_threshold: u64,
+    /// INFO keysizes also counts keys by the memory of their values.
+    pub key_memory_histograms: bool,
     pub latency_tracking: bool,
     /// Milliseconds; zero: no watchdog.
     pub watchdog_period: u32,

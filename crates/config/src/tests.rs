@@ -71,7 +71,8 @@ const VALKEY: &str = "
 /// Names of later versions of Redis.
 const REDIS_8: &str = "
     aof-load-corrupt-tail-max-size array-slice-size array-sparse-kmax array-sparse-kmin
-    backup-sealed-ttl backupdirname preload-file slowlog-entry-max-argc slowlog-entry-max-string-len
+    backup-sealed-ttl backupdirname key-memory-histograms preload-file slowlog-entry-max-argc
+    slowlog-entry-max-string-len
 ";
 
 /// Names that Redis or Valkey answers only when asked by the full name.

@@ -17,6 +17,7 @@ use crate::executor::offload::OffloadPool;
 use crate::executor::{Executor, permission};
 use crate::observe::commandlog::CommandLog;
 use crate::observe::hotkeys::HotKeys;
+use crate::observe::key_sizes::KeySizes;
 use crate::observe::rates::Rates;
 use crate::observe::sampler::Sampler;
 use crate::observe::stats::{Outcome, Stats};
@@ -71,6 +72,7 @@ pub(crate) struct Server {
     /// The thread of the watchdog runs.
     pub(crate) has_watchdog: AtomicBool,
     pub(crate) sampler: Sampler,
+    pub(crate) key_sizes: KeySizes,
     pub(crate) commandlog: CommandLog,
     pub(crate) hotkeys: HotKeys,
     /// Connections cached for MIGRATE.
@@ -194,6 +196,7 @@ impl Server {
             pauses_timers: AtomicBool::new(false),
             has_watchdog: AtomicBool::new(false),
             sampler: Sampler::new(settings.databases),
+            key_sizes: KeySizes::new(settings.databases),
             commandlog,
             hotkeys: HotKeys::new(2 * workers + 2),
             targets: Targets::default(),

@@ -601,6 +601,11 @@ fn control(server: &Arc<Server>) {
             server.ask_for_purge();
         }
         server.sampler.round(&server.core.keyspace, &mut ctx, server.core.settings().maxmemory);
+        if !server.persist.is_loading() {
+            let counts_memory = server.core.settings().key_memory_histograms;
+            let is_busy = || server.scripts.busy.is_busy();
+            server.key_sizes.round(&server.core.keyspace, &mut ctx, counts_memory, is_busy);
+        }
         if clock::ticks() >= appraise_from {
             appraise_from = appraise_sharers(server, &mut ctx);
         }

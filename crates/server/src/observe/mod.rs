@@ -3,6 +3,7 @@
 pub(crate) mod commandlog;
 pub(crate) mod hotkeys;
 pub(crate) mod info;
+pub(crate) mod key_sizes;
 pub(crate) mod memory;
 mod probe;
 pub(crate) mod process;

@@ -12,6 +12,7 @@ use crate::key::Place;
 use crate::table::cursor::{Cursor, TAGS};
 use crate::table::directory::{self, DEPTH_MAX};
 use crate::table::entry::View;
+use crate::table::prefetch::prefetching;
 
 /// Slots tried for a random key before falling back to any key.
 const RANDOM_TRIES: usize = 100;
@@ -68,18 +69,18 @@ impl SlotGuard<'_> {
             let width = TAGS.saturating_mul(want).div_ceil(segment.buckets().max(1) as u64);
             let until = if segment.buckets() <= 64 { TAGS } else { tag.saturating_add(width).min(TAGS) };
             let (now, mut expired) = (self.ctx.seen_ms(), Vec::new());
-            for word in segment.occupied().map(|bucket| segment.word(bucket)) {
-                if (tag..until).contains(&u64::from(word.tag())) {
-                    let entry = word.entry();
-                    match entry.deadline() {
-                        Some(deadline) if deadline <= now => {
-                            if kind.is_none_or(|kind| kind == entry.kind()) {
-                                expired.push(word);
-                            }
+            let words = segment.occupied().map(|bucket| segment.word(bucket));
+            let words: Vec<_> = words.filter(|word| (tag..until).contains(&u64::from(word.tag()))).collect();
+            *seen += words.len();
+            for word in prefetching(&words) {
+                let entry = word.entry();
+                match entry.deadline() {
+                    Some(deadline) if deadline <= now => {
+                        if kind.is_none_or(|kind| kind == entry.kind()) {
+                            expired.push(word);
                         }
-                        _ => f(View::new(entry)),
                     }
-                    *seen += 1;
+                    _ => f(View::new(entry)),
                 }
             }
             if !self.ctx.keeps_expired() {

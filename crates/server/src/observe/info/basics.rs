@@ -225,3 +225,7 @@ pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
         }
     }
 }
+
+pub(super) fn key_sizes(facts: &Facts<'_>, text: &mut Text) {
+    facts.server.key_sizes.for_each_line(|name, value| text.field(name, value));
+}

@@ -73,6 +73,7 @@ const SECTIONS: &[Section] = &[
     section("cluster",      "Cluster",      basics::cluster       ),
     extra  ("scriptingengines", "Scripting Engines", memory::engines),
     section("keyspace",     "Keyspace",     basics::keyspace      ),
+    section("keysizes",     "Keysizes",     basics::key_sizes     ),
 ];
 
 /// Input of the sections.
