@@ -154,6 +154,13 @@ pub enum End {
     NewRole,
 }
 
+/// The error of a wait that a change of roles has ended.
+pub fn new_role() -> Error {
+    Error::text(
+        "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+    )
+}
+
 impl Blocked {
     /// A command that waits for no key.
     pub fn of(
@@ -195,10 +202,7 @@ impl Blocked {
                     reply.fail(&error);
                 }
             }
-            (End::NewRole, _) => reply.fail(&Error::text(
-                "UNBLOCKED force unblock from blocking operation, instance state changed (master -> \
-                 replica?)",
-            )),
+            (End::NewRole, _) => reply.fail(&new_role()),
             (End::Error, _) => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }
         // A client that keeps its connections to a primary reconnects to the new primary once this connection

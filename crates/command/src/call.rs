@@ -163,6 +163,13 @@ impl Call<'_, '_> {
         self.guard.ctx.now_ms
     }
 
+    /// Returns whether a given deadline has passed, so that the key or field is removed at once. During an
+    /// import the source removes it, and a replay has a command for its removal.
+    pub fn passes(&self) -> impl Fn(u64) -> bool + Copy + use<> {
+        let (now, keeps) = (self.now_ms(), self.settings.import_mode || self.replays);
+        move |deadline| deadline <= now && !keeps
+    }
+
     /// Returns the origin of relative times. A replay has no clock and gets absolute times. But a primary
     /// older than Redis 7 sends relative times, which then count from their arrival. The time at which a
     /// stream's consumer was last seen, which journals omit, also counts from arrival.

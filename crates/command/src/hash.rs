@@ -92,7 +92,7 @@ fn update_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
 
 /// Returns the hash function of fields, and the time that decides which fields have expired.
 fn sight<'h>(call: &Call<'_, 'h>) -> (&'h Hasher, Millis) {
-    (&call.guard.keyspace().hasher, call.now_ms())
+    (&call.guard.keyspace().hasher, call.guard.ctx.seen_ms())
 }
 
 /// HSET key field value [field value ...]

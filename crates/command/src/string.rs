@@ -110,7 +110,7 @@ fn set_if(call: &mut Call<'_, '_>, options: &Options<'_>, expire: Expire, digest
     };
     if sets {
         match expire {
-            Expire::At(deadline) if deadline <= call.now_ms() => expire_now(call, key),
+            Expire::At(deadline) if call.passes()(deadline) => expire_now(call, key),
             _ => {
                 call.guard.set_string(key, call.args.at(2), expire);
                 log_set(call, key.bytes, call.args.at(2), expire);

@@ -198,8 +198,6 @@ const ONE_CHANNEL: &str =
     "a full sync uses a single connection, and the primary does not buffer writes in memory during the sync";
 const PLAIN_TCP: &str = "multipath TCP is not supported";
 const NO_CLUSTER: &str = "cluster mode is not supported yet";
-const NO_SCRIPTS: &str = "deprecated and insecure Lua functions are never available to scripts";
-const NO_TITLE: &str = "the process title is not changed";
 const NO_FORK: &str = "the server does not fork";
 const FREED_ASIDE: &str = "large values are always freed by a background thread";
 const NO_SLICES: &str = "arrays are trees of pages, without slices";
@@ -367,8 +365,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("log-timestamp-format",          Choice(LogTimes::NAMES), "legacy", field!(log_timestamp_format)),
     live ("logfile",                       Text,   "",        field!(logfile)).at_start(),
     live ("loglevel",                      Choice(LogLevel::NAMES), "notice", field!(loglevel)),
-    inert("lua-enable-deprecated-api",     Flag,   "no",      NO_SCRIPTS).at_start().hidden().missed(),
-    inert("lua-enable-insecure-api",       Flag,   "no",      NO_SCRIPTS).protected().hidden().missed(),
+    live ("lua-enable-insecure-api",       Flag,   "no",
+          field!(lua_enable_insecure_api)).alias("lua-enable-deprecated-api").protected().hidden(),
     line ("lua-replicate-commands",        file::outdated),
     live ("masterauth",                    Text,   "",        field!(masterauth)).alias("primaryauth"),
     live ("masteruser",                    Text,   "",        field!(masteruser)).alias("primaryuser"),
@@ -399,8 +397,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("port",                          PORT,   "6379",    field!(port)),
     inert("prefetch-batch-max-size",       integer(0, 128), "16", OWN_BATCH),
     live ("preload-file",                  Checked(preload_file), "", field!(preload_file)).at_start(),
-    inert("proc-title-template",           Checked(title_template), "{title} {listen-addr} {server-mode}",
-          NO_TITLE),
+    live ("proc-title-template",           Checked(title_template), "{title} {listen-addr} {server-mode}",
+          field!(proc_title_template)),
     inert("propagation-error-behavior",    Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore",
           "failed commands of the primary are always counted and logged").missed(),
     live ("protected-mode",                Flag,   "yes",     field!(protected_mode)),
@@ -459,7 +457,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("set-max-intset-entries",        LONG,   "512",     field!(set_max_intset_entries)),
     live ("set-max-listpack-entries",      LONG,   "128",     field!(set_max_listpack_entries)),
     live ("set-max-listpack-value",        LONG,   "64",      field!(set_max_listpack_value)),
-    inert("set-proc-title",                Flag,   "yes",     NO_TITLE).at_start(),
+    live ("set-proc-title",                Flag,   "yes",     field!(set_proc_title)).at_start(),
     live ("shutdown-on-sigint",            SIGNAL, "default", field!(shutdown_on_sigint)),
     live ("shutdown-on-sigterm",           SIGNAL, "default", field!(shutdown_on_sigterm)),
     live ("shutdown-timeout",              COUNT,  "10",      field!(shutdown_timeout)),

@@ -88,6 +88,9 @@ pub struct Fields {
     /// The version of Redis that clients are told, for libraries that choose their features by it.
     pub reported_redis_version: Word,
     /// Shown to clients, for libraries that prefer a server nearby.
+    /// The process title is made from the template.
+    pub set_proc_title: bool,
+    pub proc_title_template: Word,
     pub availability_zone: Word,
     pub syslog_enabled: bool,
     pub syslog_facility: Facility,
@@ -135,6 +138,8 @@ pub struct Fields {
     // Scripts
     /// Milliseconds; zero: no threshold.
     pub busy_reply_threshold: u64,
+    /// Scripts have getfenv, setfenv and newproxy.
+    pub lua_enable_insecure_api: bool,
 
     // Encodings
     pub hash_max_listpack_entries: usize,

@@ -73,6 +73,50 @@ pub fn protected_call(lua: &Lua, on_error: Function) -> mlua::Result<Function> {
     closure(lua, protected, on_error)
 }
 
+/// Returns `getfenv` and `setfenv` for functions whose environment is `shown`: Lua's own environment appears
+/// as
+/// `shown`, and functions that live in it keep it.
+pub fn environments(lua: &Lua, shown: &Table) -> mlua::Result<(Function, Function)> {
+    let own = |name: &str| lua.globals().raw_get::<Function>(name);
+    let (get, set) = (own("getfenv")?, own("setfenv")?);
+    Ok((closure(lua, get_environment, (shown, get.clone()))?, closure(lua, set_environment, (get, set))?))
+}
+
+/// Whether the value on top of the stack is Lua's own environment.
+unsafe fn is_own(state: *mut lua_State) -> bool {
+    // SAFETY: as in `super::native::raising`.
+    unsafe { ffi::lua_rawequal(state, -1, ffi::LUA_GLOBALSINDEX) != 0 }
+}
+
+/// `getfenv`; the upvalues are the shown environment, and Lua's function.
+unsafe extern "C-unwind" fn get_environment(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `super::native::raising`.
+    unsafe {
+        original(state);
+        if is_own(state) {
+            ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
+        }
+    }
+    1
+}
+
+/// `setfenv`; the upvalues are Lua's `getfenv` and `setfenv`.
+unsafe extern "C-unwind" fn set_environment(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `super::native::raising`; Lua's `getfenv` reads no upvalues.
+    unsafe {
+        ffi::luaL_checktype(state, 2, ffi::LUA_TTABLE);
+        ffi::lua_settop(state, 2);
+        if let Some(get) = ffi::lua_tocfunction(state, ffi::lua_upvalueindex(1)) {
+            get(state);
+            if is_own(state) {
+                raise_here(state, c"'setfenv' cannot change environment of given object");
+            }
+        }
+        ffi::lua_settop(state, 2);
+        original(state)
+    }
+}
+
 /// `pcall` in Redis' form: an error that is a table with a string `err` becomes that string. Errors of
 /// `mlua`'s kind become strings.
 unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {

@@ -35,6 +35,8 @@ pub struct Ending {
     is_under_way: AtomicBool,
     is_aborted: AtomicBool,
     is_certain: AtomicBool,
+    /// DEBUG PAUSE-CRON: an end that a signal has begun does nothing until this is false again.
+    pub is_delayed: AtomicBool,
     /// The end of the wait for replicas, in milliseconds since the Unix epoch; zero: no wait.
     until_ms: AtomicU64,
 }
@@ -140,6 +142,9 @@ pub fn abort(persist: &Persist) -> bool {
 fn end(persist: &Arc<Persist>, how: ShutdownOptions, by_client: bool) -> Result<(), String> {
     let (settings, persist) = (persist.core.settings(), &persist);
     persist.core.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
+    while !by_client && persist.ending.is_delayed.load(Relaxed) && !persist.ending.is_aborted() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let is_loading = persist.is_loading();
     if !how.now && !is_loading {
         let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));

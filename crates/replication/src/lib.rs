@@ -71,6 +71,9 @@ const NEVER: u64 = u64::MAX;
 pub trait Host: RunnerFactory {
     /// Checks whether the session's user may make this request. `Ok(false)`: its user has been deleted.
     fn admit(&self, session: &mut Session, id: Id, args: &Args<'_>) -> Result<bool, Error>;
+
+    /// Counts a command whose wait a change of roles has ended with this error.
+    fn record_ended_wait(&self, id: Id, error: &Error);
 }
 
 /// The state of replication, shared by all threads.

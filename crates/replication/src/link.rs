@@ -28,7 +28,7 @@ use super::handshake::{self, Answer};
 use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
 use evenkeel_client::clients::ClientInfo;
-use evenkeel_client::waiting::End;
+use evenkeel_client::waiting::{End, new_role};
 use evenkeel_command::Flags;
 use evenkeel_command::error::Error;
 use evenkeel_command::table::table;
@@ -430,14 +430,16 @@ pub fn end_waits(replication: &Replication) {
         let Some(blocked) = client.wait.lock().upgrade() else { continue };
         let flags = table().row(blocked.id).flags;
         let primary = primary.as_ref().filter(|_| client.redirects.load(Relaxed));
-        let resumed = match primary {
+        let (resumed, error) = match primary {
             Some(_) if flags.has(Flags::READONLY) && client.reads_replica.load(Relaxed) => continue,
             Some(primary) if flags.has(Flags::WRITE) || flags.has(Flags::READONLY) => {
-                blocked.fail(&Error::text(format!("REDIRECT {}:{}", primary.host, primary.port)))
+                let error = Error::text(format!("REDIRECT {}:{}", primary.host, primary.port));
+                (blocked.fail(&error), error)
             }
-            _ => blocked.end(End::NewRole),
+            _ => (blocked.end(End::NewRole), new_role()),
         };
         if let Some(resumed) = resumed {
+            replication.host().record_ended_wait(blocked.id, &error);
             replication.hub.resume(resumed);
         }
     }

@@ -83,6 +83,8 @@ impl Host for Alone {
     fn admit(&self, _: &mut Session, _: Id, _: &Args<'_>) -> Result<bool, Error> {
         Ok(true)
     }
+
+    fn record_ended_wait(&self, _: Id, _: &Error) {}
 }
 
 /// A runner whose commands succeed and do nothing.

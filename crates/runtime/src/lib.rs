@@ -10,6 +10,7 @@ pub mod clock;
 pub mod crash;
 pub mod glob;
 pub mod mailbox;
+pub mod process_title;
 pub mod random;
 pub mod sandbox;
 pub mod server_log;

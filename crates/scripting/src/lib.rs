@@ -108,6 +108,9 @@ pub struct Scripts {
     pub busy: Busy,
     /// DEBUG SET-DISABLE-DENY-SCRIPTS.
     pub denies_nothing: AtomicBool,
+    /// `lua-enable-insecure-api`: scripts have getfenv, setfenv and newproxy. A thread makes a new Lua state
+    /// when this has changed.
+    pub is_insecure: AtomicBool,
     /// Bytes of all Lua states, as last recorded by each.
     lua_bytes: AtomicU64,
 }
@@ -154,6 +157,7 @@ impl Scripts {
             libraries_version: AtomicU64::new(0),
             busy: Busy::default(),
             denies_nothing: AtomicBool::new(false),
+            is_insecure: AtomicBool::new(false),
             lua_bytes: AtomicU64::new(0),
         }
     }

@@ -50,6 +50,8 @@ pub struct Machine {
     lua: Lua,
     /// The number of the [`Scripts`] that it belongs to: tests have several servers in a thread.
     owner: u64,
+    /// Whether scripts have the functions of [`Scripts::is_insecure`].
+    is_insecure: bool,
     envs: Environments,
     /// Calls a function with arguments; returns whether it succeeded, and its value or error.
     protected: LuaFunction,
@@ -98,7 +100,10 @@ thread_local! {
 /// Calls `f` with the thread's machine, which is made if there is none.
 pub fn with<R>(scripts: &Scripts, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
     MACHINE.with_borrow_mut(|place| {
-        if place.as_ref().is_none_or(|machine| machine.owner != scripts.number) {
+        let is_valid = |machine: &Machine| {
+            machine.owner == scripts.number && machine.is_insecure == scripts.is_insecure.load(Relaxed)
+        };
+        if !place.as_ref().is_some_and(is_valid) {
             *place = None;
             *place = Some(
                 Machine::new(scripts)
@@ -155,6 +160,11 @@ impl Machine {
         let lua = unsafe { Lua::unsafe_new_with(libs, LuaOptions::new()) };
         lua.set_memory_limit(MEMORY_MAX)?;
         let native = api::natives(&lua, &scripts.redis_version)?;
+        let is_insecure = scripts.is_insecure.load(Relaxed);
+        if is_insecure {
+            let functions = |lua: &Lua, shown: Table| guarded::environments(lua, &shown);
+            native.raw_set("insecure", lua.create_function(functions)?)?;
+        }
         let sandbox = lua.load(include_str!("sandbox.lua")).set_name("=sandbox").into_function()?;
         type Made = (Table, Table, LuaFunction, LuaFunction);
         let (envs, behind_scripts, on_error, set_loading): Made = sandbox.call(native)?;
@@ -162,6 +172,7 @@ impl Machine {
         watch::watch(&lua)?;
         Ok(Machine {
             owner: scripts.number,
+            is_insecure,
             envs: Environments {
                 scripts: envs.raw_get("scripts")?,
                 functions: envs.raw_get("functions")?,

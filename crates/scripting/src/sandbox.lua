@@ -6,7 +6,7 @@
 -- another function's environment or the metatable of strings is not there.
 local native = ...
 local debug, real = debug, _G
-local setfenv, loadstring_, collect = setfenv, loadstring, collectgarbage
+local setfenv, newproxy, loadstring_, collect = setfenv, newproxy, loadstring, collectgarbage
 local type, tostring, select, concat, byte = type, tostring, select, table.concat, string.byte
 
 local behind = native.behind -- a protected table -> what is behind it
@@ -138,6 +138,21 @@ setmetatable(native.registration, { __index = native.missing_global })
 loading.redis = protect(native.registration)
 loading.server = loading.redis
 setmetatable(loading, { __index = native.missing_global })
+
+-- For lua-enable-insecure-api: scripts that share a function may change its environment for one another. Lua's own
+-- environment and the functions that live in it stay out of reach, and so do finalizers, which run in the middle of
+-- anything.
+local function add_insecure(fields, shown)
+  fields.getfenv, fields.setfenv = native.insecure(shown)
+  function fields.newproxy(of)
+    if of == true then error('newproxy(true) is not available', 2) end
+    return newproxy(of)
+  end
+end
+if native.insecure then
+  add_insecure(scripts, env.scripts)
+  add_insecure(functions, env.functions)
+end
 
 -- While a library is loaded, it sees nothing but what registers its functions; these see all the rest when they are run.
 local function set_loading(is_loading)

@@ -3,6 +3,7 @@
 //! Commands write nothing here. Settings are an immutable value that is replaced as a whole; workers compare
 //! its version once per loop turn.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -40,6 +41,7 @@ use evenkeel_persist::Persist;
 use evenkeel_persist::position::{Point, Position};
 use evenkeel_replication::Replication;
 use evenkeel_runtime::clock;
+use evenkeel_runtime::process_title;
 use evenkeel_runtime::random::random_seed;
 use evenkeel_runtime::server_log;
 use evenkeel_scripting::Scripts;
@@ -143,6 +145,12 @@ impl evenkeel_replication::Host for Server {
         }
         permission::admit(self, session, id, args, clock::unix_ms())
     }
+
+    fn record_ended_wait(&self, id: Id, error: &Error) {
+        let stats = self.stats.last().expect("a set for threads that are no workers");
+        stats.error(&error.line());
+        stats.resumed(id, 0, Outcome::Rejected, self.core.settings().latency_tracking);
+    }
 }
 
 impl Server {
@@ -167,6 +175,7 @@ impl Server {
         let core = Arc::new(Core::new(settings, keyspace, inboxes.clone(), lazy_free));
         let hub = Arc::new(Hub::new(core.clone(), inboxes.clone()));
         let scripts = Arc::new(Scripts::new(&core.settings().reported_redis_version));
+        scripts.is_insecure.store(core.settings().lua_enable_insecure_api, Relaxed);
         let tls = Arc::new(Tls::default());
         let persist = Arc::new(Persist::new(core.clone(), hub.clone(), scripts.clone()));
         let settings = core.settings();
@@ -248,6 +257,16 @@ impl Server {
         self.hub.evicted_clients.fetch_add(evicted as u64, Relaxed);
     }
 
+    /// Sets the process title that the settings ask for, as `ps` shows it. Without the kernel's permission,
+    /// the arguments stay.
+    pub(crate) fn set_title(&self) {
+        let settings = self.core.settings();
+        if settings.set_proc_title {
+            let config_file = self.config_file.as_ref().map(|file| file.path.as_os_str().as_bytes());
+            let _ = process_title::set(&title(&settings, config_file.unwrap_or_default()));
+        }
+    }
+
     /// Resets the statistics, for CONFIG RESETSTAT.
     pub(crate) fn reset_stats(&self) {
         self.stats.iter().for_each(Stats::reset);
@@ -281,4 +300,61 @@ fn hasher_of(text: &[u8]) -> Hasher {
     let digest = sha1_smol::Sha1::from(text).digest().bytes();
     let number = |from: usize| digest[from..from + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     Hasher::with_secret([number(0), number(8)])
+}
+
+/// The process title of these settings: the template with its variables replaced.
+fn title(settings: &Settings, config_file: &[u8]) -> Vec<u8> {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let socket = settings.unixsocket.as_ref().map_or(&b""[..], |path| path.as_os_str().as_bytes());
+    let (port, tls_port) = (settings.port.to_string(), settings.tls_port.to_string());
+    let address = match (settings.port, settings.tls_port, settings.bind.first()) {
+        (0, 0, _) => [b"unixsocket:", socket].concat(),
+        (0, port, bind) | (port, _, bind) => {
+            format!("{}:{port}", bind.map_or("*", |bind| bind.address.as_str())).into_bytes()
+        }
+    };
+    let variables = [
+        ("{title}", program.as_bytes()),
+        ("{listen-addr}", &address),
+        ("{server-mode}", b""),
+        ("{port}", port.as_bytes()),
+        ("{tls-port}", tls_port.as_bytes()),
+        ("{unixsocket}", socket),
+        ("{config-file}", config_file),
+    ];
+    let (mut text, mut rest) = (Vec::new(), &settings.proc_title_template[..]);
+    while let Some((first, others)) = rest.split_first() {
+        match variables.iter().find(|(variable, _)| rest.starts_with(variable.as_bytes())) {
+            Some((variable, value)) => {
+                text.extend_from_slice(value);
+                rest = &rest[variable.len()..];
+            }
+            None => {
+                text.push(*first);
+                rest = others;
+            }
+        }
+    }
+    text.truncate(text.trim_ascii_end().len());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_name_the_address() {
+        let settings =
+            |pairs: &[(&[u8], &[u8])]| Settings::default().set(pairs, true).expect("they are valid").0;
+        let shown = |settings: &Settings| {
+            let text = String::from_utf8(title(settings, b"/etc/x.conf")).expect("plain names");
+            text.split_once(' ').map(|(_, rest)| rest.to_owned()).unwrap_or_default()
+        };
+        assert_eq!(shown(&Settings::default()), "*:6379");
+        assert_eq!(shown(&settings(&[(b"bind", b"127.0.0.1 ::1"), (b"port", b"7")])), "127.0.0.1:7");
+        assert_eq!(shown(&settings(&[(b"port", b"0"), (b"tls-port", b"8")])), "*:8");
+        let template: &[u8] = b"x {port} {tls-port} {config-file} {server-mode}";
+        assert_eq!(shown(&settings(&[(b"proc-title-template", template)])), "6379 0 /etc/x.conf");
+    }
 }

@@ -160,6 +160,7 @@ fn serve(launch: Launch) -> ExitCode {
     {
         log::warn!("Unable to write oom_score_adj: {error}");
     }
+    server.set_title();
     announce(&server, has_more, &notices);
     report_no_effect(&without_effect);
     watchdog::follow(&server);

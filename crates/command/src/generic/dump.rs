@@ -171,11 +171,11 @@ fn read_payload(
 }
 
 fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
-    let (key, now, from): (Key<'_>, _, _) = (call.keys[0], call.now_ms(), call.counts_from_ms());
+    let (key, from): (Key<'_>, _) = (call.keys[0], call.counts_from_ms());
     let deadline = options.deadline(from);
     let removed = call.guard.remove(&key);
     // A value that has expired on its way counts as restored and gone.
-    if deadline.is_some_and(|deadline| deadline <= now) {
+    if deadline.is_some_and(call.passes()) {
         if removed {
             call.log_removal(&key, call.settings.lazyfree_lazy_server_del);
         }

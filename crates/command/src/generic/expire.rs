@@ -61,8 +61,7 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
 
 /// Sets the deadline of an existing key, or removes the key if the deadline has passed; and logs that.
 pub(crate) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis) {
-    // During an import the source removes the key.
-    if deadline <= call.now_ms() && !call.settings.import_mode {
+    if call.passes()(deadline) {
         return expire_now(call, key);
     }
     call.guard.set_deadline(key, Some(deadline));

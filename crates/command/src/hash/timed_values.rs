@@ -19,6 +19,7 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     // A key of another type is reported before an invalid time.
     call.guard.peek_collection::<Hash>(&call.keys[0])?;
     let (settings, (hasher, now)) = (call.settings, sight(call));
+    let has_passed = call.passes();
     let (expire, len_max) = (options.field_expire(call.counts_from_ms(), "hgetex")?, call.reply_len_max());
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
@@ -33,8 +34,8 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
             };
             let had_deadline = field.deadline.is_some();
             let changes = match expire {
-                Expire::At(deadline) if deadline <= now => hash.remove(hasher, now, name),
-                Expire::At(deadline) => hash.set_deadline(hasher, now, name, Some(deadline)),
+                Expire::At(deadline) if has_passed(deadline) => hash.remove(hasher, now, name),
+                Expire::At(deadline) => hash.set_deadline(hasher, now, name, Some(deadline.max(1))),
                 Expire::Clear | Expire::Keep => had_deadline && hash.set_deadline(hasher, now, name, None),
             };
             changed.extend(changes.then_some(name));
@@ -58,7 +59,7 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
 fn say_changed(call: &mut Call<'_, '_>, changed: Vec<&[u8]>, expire: Expire) {
     let key = &call.keys[0];
     match expire {
-        Expire::At(deadline) if deadline <= call.now_ms() => {
+        Expire::At(deadline) if call.passes()(deadline) => {
             call.guard.count_expired_fields(changed.len() as u64);
             call.say_fields(key, "hexpired", changed);
             call.say_gone(key);
@@ -70,12 +71,12 @@ fn say_changed(call: &mut Call<'_, '_>, changed: Vec<&[u8]>, expire: Expire) {
 
 /// Logs the effect of HGETEX on the deadlines of these fields.
 fn log_deadlines(call: &mut Call<'_, '_>, changed: &[&[u8]], expire: Expire) {
-    let (key, now) = (call.keys[0].bytes, call.now_ms());
+    let key = call.keys[0].bytes;
     if !call.is_logged() {
         return;
     }
     match expire {
-        Expire::At(deadline) if deadline <= now => call.log_each(&[b"HDEL", key], 1, changed),
+        Expire::At(deadline) if call.passes()(deadline) => call.log_each(&[b"HDEL", key], 1, changed),
         Expire::At(deadline) => {
             call.log_fields(&[b"HPEXPIREAT", key, deadline.to_string().as_bytes()], 1, changed);
         }
@@ -97,7 +98,9 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     }
     let (settings, (hasher, now)) = (call.settings, sight(call));
     let expire = options.field_expire(call.counts_from_ms(), "hsetex")?;
-    let mut traces = Traces::default();
+    // The source of an import sees no deadline as passed but zero.
+    let kept = if let Expire::At(deadline) = expire { Expire::At(deadline.max(1)) } else { expire };
+    let (mut traces, has_passed) = (Traces::default(), call.passes());
     let sets = call.guard.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let pairs = || (first..args.len()).step_by(2).map(|at| (args.at(at), args.at(at + 1)));
         let has = |name| hash.get(hasher, now, name).is_some();
@@ -112,7 +115,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
         let mut longest = 0;
         for (name, value) in pairs() {
             if let Expire::At(deadline) = expire
-                && deadline <= now
+                && has_passed(deadline)
             {
                 // Expired fields, too.
                 hash.removes_expired = true;
@@ -123,7 +126,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
                 continue;
             }
             let size = hash.size();
-            let is_new = hash.set(hasher, now, name, value, expire);
+            let is_new = hash.set(hasher, now, name, value, kept);
             if expire == Expire::Keep && is_new && hash.size() == size {
                 traces.expired.push(name);
             }
@@ -143,9 +146,9 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
 
 /// Emits the events of set fields and of their fate; as in Valkey, also for fields that are gone at once.
 fn say_set(call: &mut Call<'_, '_>, was_there: bool, first: usize, expire: Expire, removed: Vec<&[u8]>) {
-    let (args, key, now) = (call.args, &call.keys[0], call.now_ms());
+    let (args, key, has_passed) = (call.args, &call.keys[0], call.passes());
     let all = || args.from(first).step_by(2);
-    let is_past = matches!(expire, Expire::At(deadline) if deadline <= now);
+    let is_past = matches!(expire, Expire::At(deadline) if has_passed(deadline));
     if is_past && !was_there {
         call.say(key, NEW, "new");
     }
@@ -171,12 +174,12 @@ struct Traces<'a> {
 
 /// Logs that the fields from argument `first` on were set unconditionally.
 fn log_set(call: &mut Call<'_, '_>, first: usize, expire: Expire, traces: &Traces<'_>) {
-    let (args, key, now) = (call.args, call.keys[0].bytes, call.now_ms());
+    let (args, key) = (call.args, call.keys[0].bytes);
     if !call.is_logged() {
         return;
     }
     match expire {
-        Expire::At(deadline) if deadline <= now => {
+        Expire::At(deadline) if call.passes()(deadline) => {
             call.log_each(&[b"HDEL", key], 1, &traces.removed);
         }
         Expire::At(deadline) => {

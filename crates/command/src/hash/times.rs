@@ -61,9 +61,10 @@ fn set_deadlines(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
     let deadline = given.checked_mul(unit_ms).and_then(|given| given.checked_add_unsigned(base));
     let deadline = deadline.filter(|_| given >= 0).ok_or(Error::InvalidExpire(call.name()))?;
     let (settings, (hasher, now)) = (call.settings, sight(call));
+    let has_passed = call.passes()(deadline as u64);
     let outcomes = call.guard.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let set = |name| {
-            let outcome = set_deadline(hash, hasher, now, name, deadline, &conditions);
+            let outcome = set_deadline(hash, hasher, now, name, (deadline, has_passed), &conditions);
             hash.changes += u64::from(outcome > 0);
             outcome
         };
@@ -108,18 +109,18 @@ fn set_deadline(
     hasher: &evenkeel_store::Hasher,
     now: Millis,
     name: &[u8],
-    deadline: i64,
+    (deadline, has_passed): (i64, bool),
     conditions: &Conditions,
 ) -> i64 {
     let Some(field) = hash.field(hasher, now, name) else { return -2 };
     if !conditions.admit(field.deadline, deadline) {
         return 0;
     }
-    if deadline <= now as i64 {
+    if has_passed {
         hash.remove(hasher, now, name);
         return 2;
     }
-    hash.set_deadline(hasher, now, name, Some(deadline as Millis));
+    hash.set_deadline(hasher, now, name, Some((deadline as Millis).max(1)));
     1
 }
 

@@ -1229,7 +1229,7 @@ const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("LOG message", "Writes a message to the server log."),
     ("OBJECT key", "Returns the internal representation of a value."),
     ("PANIC", "Panics inside the command handler."),
-    ("PAUSE-CRON <0 | 1>", "Stops or continues the timers of the workers."),
+    ("PAUSE-CRON <0 | 1>", "Stops or continues the timers of the workers, and delays an end by a signal."),
     ("POPULATE count [prefix] [size]", "Creates keys with string values, up to a count."),
     ("PROTOCOL type", "Returns an example of a protocol type."),
     ("QUICKLIST-PACKED-THRESHOLD size", "Sets the minimum length of list elements dumped separately."),

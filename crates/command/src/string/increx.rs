@@ -55,7 +55,7 @@ pub(super) fn increx(call: &mut Call<'_, '_>) -> Done {
 /// Stores the new value with its deadline, or removes the key if the deadline has passed; and logs that.
 fn store(call: &mut Call<'_, '_>, value: Number, expire: Expire, had_deadline: bool) {
     let key = &call.keys[0];
-    if matches!(expire, Expire::At(deadline) if deadline <= call.now_ms()) {
+    if matches!(expire, Expire::At(deadline) if call.passes()(deadline)) {
         if remove(call) {
             call.say(key, GENERIC, "del");
         }

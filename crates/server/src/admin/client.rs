@@ -573,6 +573,20 @@ mod tests {
             > SET k 1 PX 1                    < OK
             > SET l 1                         < OK
             > EXPIREAT l 1                    < :1
+            > SET past v PXAT 1               < OK
+            > SET got v                       < OK
+            > GETEX got PXAT 1                < \"v\"
+            > HSET h a 1 b 2 c 3              < :3
+            > HSETEX h EXAT 0 FIELDS 1 a 5    < :1
+            > HPEXPIRE h 0 FIELDS 1 b         < [:1]
+            > HGETEX h PXAT 1 FIELDS 1 c      < [\"3\"]
+            > HGETALL h                       < []
+            > HLEN h                          < :3
+            > CLIENT IMPORT-SOURCE on         < OK
+            > HMGET h a b c                   < [\"5\", \"2\", \"3\"]
+            > MGET past got                   < [\"v\", \"v\"]
+            > DEL past got h                  < :3
+            > CLIENT IMPORT-SOURCE off        < OK
             > DBSIZE                          < :2
         ",
         );

@@ -16,6 +16,7 @@ use evenkeel_persist::rewrite;
 use evenkeel_replication::link;
 use evenkeel_runtime::{crash, server_log};
 use log::Level;
+use std::sync::atomic::Ordering::Relaxed;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
@@ -76,6 +77,15 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
     if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"aof-disable-auto-gc")) {
         rewrite::collect_soon(&server.persist);
     }
+    let is_in_title = |name: &[u8]| {
+        [&b"proc-title-template"[..], b"bind", b"port", b"tls-port"]
+            .iter()
+            .any(|own| name.eq_ignore_ascii_case(own))
+    };
+    if pairs.iter().any(|(name, _)| is_in_title(name)) {
+        server.set_title();
+    }
+    server.scripts.is_insecure.store(server.core.settings().lua_enable_insecure_api, Relaxed);
     server.persist.follow(&server.core.settings());
     server.replication.follow(&server.core.settings());
     link::follow_settings(&server.replication);

@@ -7,9 +7,11 @@
 
 mod digest;
 
+use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use evenkeel_store::collection::List;
 use evenkeel_store::{Expire, Key, Kind, Str};
 
 use super::config_command::rewrite_file;
@@ -244,10 +246,11 @@ fn protect_client(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// DEBUG PAUSE-CRON 0 | 1: whether the timers of the workers stand still.
+/// DEBUG PAUSE-CRON 0 | 1: whether the timers of the workers stand still, and an end that a signal has begun.
 fn pause_timers(call: &mut ServerCall<'_, '_>) -> Done {
     let on = call.base.args.int(2)? != 0;
     call.server.pauses_timers.store(on, std::sync::atomic::Ordering::Relaxed);
+    call.server.persist.ending.is_delayed.store(on, std::sync::atomic::Ordering::Relaxed);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -345,7 +348,9 @@ fn protocol(call: &mut ServerCall<'_, '_>) -> Done {
 /// DEBUG OBJECT key
 ///
 /// The address is that of the key's bytes. The length is that of a string in an uncompressed snapshot, or the
-/// memory of a collection, which is about as much.
+/// memory of a collection, which is about as much. Of a long list, it shows the number of pages, about, and
+/// their mean number of elements as those of Valkey's nodes, and the settings of nodes. No page is
+/// compressed.
 fn object(call: &mut ServerCall<'_, '_>) -> Done {
     let key = call.server.core.keyspace.key(call.session.db, call.base.args.at(2));
     let settings = call.base.settings;
@@ -353,13 +358,27 @@ fn object(call: &mut ServerCall<'_, '_>) -> Done {
     let line = call.base.guard.visit(key.place, |guard| {
         let view = guard.peek(&key)?;
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
-        Some(format!(
-            "Value at:{:p} refcount:1 encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
+        let encoding = encoding_of(view, settings);
+        let mut line = format!(
+            "Value at:{:p} refcount:1 encoding:{encoding} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
             view.key().as_ptr(),
-            encoding_of(view, settings),
             if view.kind() == Kind::String { serialized_len(view.string()) } else { view.memory() },
             view.access(),
-        ))
+        );
+        if encoding == "quicklist" {
+            let (list, memory) = (view.collection::<List>(), view.memory());
+            let (pages, depth) =
+                (list.pages_up_to(usize::MAX).max(1), settings.get(&[b"list-compress-depth"]));
+            let _ = write!(
+                line,
+                " ql_nodes:{pages} ql_avg_node:{:.2} ql_listpack_max:{} ql_compressed:{} \
+                 ql_uncompressed_size:{memory}",
+                list.len() as f64 / pages as f64,
+                settings.list_max_listpack_size,
+                u8::from(depth.iter().any(|(_, depth)| depth != b"0")),
+            );
+        }
+        Some(line)
     });
     call.base.guard.ctx.now_ms = now;
     call.base.reply.simple(&line.ok_or(Error::NoSuchKey)?);
@@ -461,6 +480,11 @@ mod tests {
             > SET k 1234
             > DEBUG OBJECT k
             < Value at:* refcount:1 encoding:int serializedlength:3 lru:* lru_seconds_idle:0
+            > CONFIG SET list-max-listpack-size 2 list-compress-depth 3 < OK
+            > RPUSH l a b c                    < :3
+            > DEBUG OBJECT l
+            < Value at:* encoding:quicklist * ql_nodes:* ql_avg_node:* ql_listpack_max:2 ql_compressed:1 *
+            > DEL l                            < :1
             > DEBUG POPULATE 3 key 10          < OK
             > GET key:2                        < \"value:2\\x00\\x00\\x00\"
             > DEBUG POPULATE x                 < -ERR value is out of range, must be positive

@@ -36,7 +36,7 @@ pub(crate) fn begin_wait(
     guard: &mut SlotGuard<'_>,
 ) {
     let places = |range: Range<usize>| keys[range].iter().map(|key| key.place);
-    let (args, client) = (wait.args.unwrap_or_else(|| args.to_owned()), &session.client);
+    let args = wait.args.unwrap_or_else(|| args.to_owned());
     let mut beyond: Vec<Place> = places(wait.beyond).collect();
     beyond.sort_unstable();
     beyond.dedup();
@@ -59,8 +59,7 @@ pub(crate) fn begin_wait(
             names.push(key.bytes.into());
         }
     }
-    client.set_waiting(true, memory, wait.timeout.0.is_some());
-    enter(session, wait.timeout, blocked, names);
+    enter(session, wait.timeout, (blocked, memory), names);
 }
 
 /// Lets the command of a session wait until its writes are safe, and for no key.
@@ -73,12 +72,20 @@ pub(crate) fn begin_wait_for_safety(
 ) {
     let memory = args.memory() + size_of::<Blocked>();
     let blocked = Blocked::of(session, server.core.keyspace.ticket(), (id, args, resp3), Some(safety));
-    session.client.set_waiting(true, memory, timeout.0.is_some());
-    enter(session, timeout, Arc::new(blocked), Vec::new());
+    enter(session, timeout, (Arc::new(blocked), memory), Vec::new());
 }
 
-fn enter(session: &mut Session, timeout: Timeout, blocked: Arc<Blocked>, keys: Vec<Box<[u8]>>) {
-    *session.client.wait.lock() = Arc::downgrade(&blocked);
+/// Marks the client as waiting: from the moment at which it is counted, CLIENT UNBLOCK finds its wait.
+fn enter(
+    session: &mut Session,
+    timeout: Timeout,
+    (blocked, memory): (Arc<Blocked>, usize),
+    keys: Vec<Box<[u8]>>,
+) {
+    let mut wait = session.client.wait.lock();
+    *wait = Arc::downgrade(&blocked);
+    session.client.set_waiting(true, memory, timeout.0.is_some());
+    drop(wait);
     let waiting = Waiting::new(blocked.ticket, timeout, On::Keys(blocked, keys));
     session.waiting = Some(Box::new(waiting));
 }

@@ -149,10 +149,70 @@ fn the_sandbox_holds() {
         let reply = eval(&mut world, script, &["0"]);
         assert!(reply.starts_with('-'), "{script}: {reply}");
     }
+    for (script, reply) in [
+        ("return loadstring('return 1 + 1')()", ":2"),
+        ("return load(function() return nil end) ~= nil", ":1"),
+        ("return collectgarbage('count') > 0 and collectgarbage() == 0", ":1"),
+    ] {
+        assert_eq!(eval(&mut world, script, &["0"]), reply, "{script}");
+    }
     let leaked = "for k, v in pairs(_G) do if #k == 1 then return k end end return type(redis.call)";
     assert_eq!(eval(&mut world, leaked, &["0"]), "\"function\"");
     let seen = "local n = 0 for k in pairs(redis) do n = n + 1 end return n > 10 and next(_G) ~= nil";
     assert_eq!(eval(&mut world, seen, &["0"]), ":1");
+}
+
+/// The functions of `lua-enable-insecure-api` change what scripts see, and nothing else.
+#[test]
+fn insecure_functions_do_not_reach_the_process() {
+    let mut world = World::with(&["--enable-protected-configs", "yes"]);
+    let missing = eval(&mut world, "return getfenv()", &["0"]);
+    assert!(missing.contains("nonexistent global variable 'getfenv'"), "{missing}");
+    assert_eq!(world.run("CONFIG SET lua-enable-insecure-api yes"), "OK");
+    for (script, reply) in [
+        ("return getfenv()", "[]"),
+        (
+            "return {getfenv() == _G, getfenv(0) == _G, getfenv(1) == _G, \
+             getfenv(string.rep) == _G}",
+            "[:1, :1, :1, :1]",
+        ),
+        ("local function f() return x end setfenv(f, {x = 5}) return f()", ":5"),
+        ("local function f() setfenv(1, {x = 6}) return x end return f()", ":6"),
+        ("return type(newproxy()) .. type(newproxy(false))", "\"userdatauserdata\""),
+        ("return {getfenv(getmetatable) == _G, getfenv(loadstring('return 1')) == _G}", "[:1, :1]"),
+        (
+            "local seen = 0 for i = 0, 20 do local ok, env = pcall(getfenv, i) \
+             if ok and env ~= _G then seen = seen + 1 end end return seen",
+            ":0",
+        ),
+    ] {
+        assert_eq!(eval(&mut world, script, &["0"]), reply, "{script}");
+    }
+    for script in [
+        "setfenv(0, {})",
+        "setfenv(string.rep, {})",
+        "setfenv(getmetatable, {})",
+        "setfenv(loadstring, {})",
+        "setfenv(redis.call, {})",
+        "setfenv(1, 5)",
+        "setfenv(50, {})",
+        "getfenv(50)",
+        "getfenv(-1)",
+        "getfenv('x')",
+        "newproxy(true)",
+        "newproxy(5)",
+        "for i = 2, 20 do setfenv(i, {}) end",
+        "return getfenv(1).debug",
+        "return getfenv(0).dofile",
+        "getfenv().x = 1",
+        "return loadstring(string.dump(function() return 1 end))()",
+    ] {
+        let reply = eval(&mut world, script, &["0"]);
+        assert!(reply.starts_with('-'), "{script}: {reply}");
+        assert_eq!(eval(&mut world, "return 1", &["0"]), ":1");
+    }
+    assert_eq!(world.run("CONFIG SET lua-enable-insecure-api no"), "OK");
+    assert_eq!(eval(&mut world, "return getfenv()", &["0"]), missing);
 }
 
 #[test]

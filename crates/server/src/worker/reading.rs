@@ -245,6 +245,15 @@ impl Worker {
 
     /// Runs the requests that start in the connection's own buffer.
     fn run_input(&mut self, connection: &mut Connection) -> Next {
+        // A request that alone exceeds the memory of all clients is not run, however its bytes arrived.
+        let limit = self.executor.settings.client_memory_max();
+        if limit > 0 && connection.reader.capacity() > limit {
+            self.record_input(connection);
+            self.evict_clients();
+            if connection.client().killed.load(Relaxed) {
+                return Next::Close;
+            }
+        }
         let mut input = connection.reader.take_bytes();
         let (next, used) = self.run_bytes(connection, &mut input, None);
         connection.reader.put_back(input, used);

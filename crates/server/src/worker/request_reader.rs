@@ -65,6 +65,12 @@ impl RequestReader {
         self.input.len()
     }
 
+    /// Returns the bytes of its own buffer.
+    #[inline]
+    pub(crate) fn capacity(&self) -> usize {
+        self.input.capacity()
+    }
+
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.input.is_empty()
@@ -90,6 +96,10 @@ impl RequestReader {
     /// outcome of [`Stream::read`] and the bytes that there was room for.
     pub(crate) fn read_more(&mut self, stream: &mut Stream) -> (io::Result<usize>, usize) {
         let room = more_room(self.missing, self.input.len()).min(self.room);
+        // Within a long argument, nothing is read beyond its end, to which the buffer grows.
+        let argument_len = (self.input.len() + self.missing).saturating_sub(self.state.at);
+        let is_long = self.missing > 0 && argument_len >= ROOM_MIN;
+        let room = if is_long { room.min(self.missing) } else { room };
         let result = self.read(stream, room);
         let got = result.as_ref().map_or(0, |got| *got);
         self.room = (4 * got).max(ROOM_MIN);
@@ -101,13 +111,7 @@ impl RequestReader {
     fn read(&mut self, stream: &mut Stream, room: usize) -> io::Result<usize> {
         let len = self.input.len();
         if len + room > self.input.capacity() {
-            // A short buffer doubles. A long one, whose unused half would count as the client's memory, grows
-            // by a quarter, so that the copies on the way stay in proportion, or to the end of its argument.
-            if (len / 4..len).contains(&self.missing) || len >= DOUBLES_UP_TO {
-                self.input.reserve_exact(self.missing.min(len).max(room).max(len / 4));
-            } else {
-                self.input.reserve(room);
-            }
+            self.input.reserve_exact(grown_to(len, room, self.missing) - len);
         }
         self.input.resize(len + room, 0);
         let got = stream.read(&mut self.input[len..]);
@@ -189,8 +193,19 @@ impl RequestReader {
     /// since the last call.
     pub(crate) fn publish_len(&mut self, client: &ClientInfo) -> usize {
         let before = mem::replace(&mut self.published_len, self.input.len());
-        client.set_query(self.input.len(), self.input.capacity());
+        client.set_query(self.unparsed_len(), self.input.capacity());
         self.input.len().saturating_sub(before)
+    }
+
+    /// Returns the number of unused bytes without the arguments that have arrived whole, and without the
+    /// lines before them and before the present argument.
+    fn unparsed_len(&self) -> usize {
+        /// A line with a length has at most so many bytes: `$`, 20 digits, CR LF.
+        const LINE_MAX: usize = 23;
+        let rest = self.input.get(self.state.at..).unwrap_or_default();
+        let line = rest.iter().take(LINE_MAX).position(|byte| *byte == b'\n');
+        let is_within_argument = self.missing > 1 && rest.first() == Some(&b'$');
+        rest.len() - line.filter(|_| is_within_argument).map_or(0, |end| end + 1)
     }
 
     /// Gives memory back that a long request has left unused.
@@ -207,8 +222,17 @@ impl RequestReader {
     }
 }
 
-/// Bytes up to which the capacity of the buffer doubles.
-const DOUBLES_UP_TO: usize = 128 * 1024;
+/// Returns the capacity for `room` bytes behind the `len` bytes of a request that lacks `missing` bytes.
+///
+/// A short buffer doubles. A long one, whose unused half would count as the client's memory, grows by a
+/// quarter, so that the copies on the way stay in proportion. Either grows to the end of the present argument
+/// at most, so the memory of a client does not depend on how its bytes arrived.
+fn grown_to(len: usize, room: usize, missing: usize) -> usize {
+    const DOUBLES_UP_TO: usize = 128 * 1024;
+    let step = if len < DOUBLES_UP_TO { len } else { len / 4 };
+    let (needed, end) = (len + room, len + missing);
+    if needed <= end { (len + step).clamp(needed, end) } else { needed.max(len + step) }
+}
 
 /// Returns the bytes to read of a request of which `had` have arrived and at least `missing` have not. A long
 /// request of many short arguments lacks little at any time, so it is read in steps that grow with it.
@@ -216,4 +240,38 @@ fn more_room(missing: usize, had: usize) -> usize {
     const MIN: usize = 16 * 1024;
     const STEP_MAX: usize = 256 * 1024;
     missing.max((had / 4).min(STEP_MAX)).clamp(MIN, 1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    /// A long argument arrives in random pieces: the buffer always ends with the argument at the latest, its
+    /// growth copies each byte a few times at most, and much is never reserved for what has not arrived.
+    #[test]
+    fn buffers_grow_to_the_end_of_an_argument() {
+        let seed = fresh_seed();
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        for _ in 0..500 {
+            let end = ROOM_MIN + random.below(20 << 20);
+            let (mut len, mut capacity, mut copied) = (1 + random.below(ROOM_MIN), 0, 0);
+            while len < end {
+                let missing = end - len;
+                let room = (1 + random.below(1 << 20)).min(missing);
+                if len + room > capacity {
+                    copied += len;
+                    capacity = grown_to(len, room, missing);
+                    assert!(capacity <= end && capacity <= (2 * len).max(len + room));
+                }
+                len += 1 + random.below(room);
+            }
+            assert_eq!(capacity, end);
+            assert!(copied <= 8 * end, "{copied} of {end}");
+        }
+        // Many short arguments: the end of the present one is near, and the buffer grows all the same.
+        assert_eq!(grown_to(1 << 20, 16 << 10, 5), (1 << 20) + (1 << 18));
+        assert_eq!(grown_to(1000, 16 << 10, 5), 1000 + (16 << 10));
+    }
 }

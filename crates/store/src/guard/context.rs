@@ -250,9 +250,10 @@ impl ThreadContext {
         self.now_ms.max(self.played_ms)
     }
 
-    /// The time by which keys have expired for the present command.
+    /// The time by which keys and fields have expired for the present command, in milliseconds since 1970.
+    /// Zero: none has, since the source of an import sees all of them.
     #[inline]
-    pub(crate) fn seen_ms(&self) -> Millis {
+    pub fn seen_ms(&self) -> Millis {
         if self.sees_expired { 0 } else { self.now_ms }
     }
 

@@ -107,6 +107,13 @@ fn blocked_clients_are_unblocked_when_the_role_changes() {
         waiting.read_to_end().is_ok_and(|rest| rest.is_empty()),
         "whoever looks for the primary connects anew"
     );
+    // As Valkey 9.1 counts it.
+    let counted = replica.info("cmdstat_blpop");
+    assert!(
+        counted.starts_with("calls=1,") && counted.ends_with(",rejected_calls=1,failed_calls=0"),
+        "{counted}"
+    );
+    assert_eq!(replica.info("errorstat_UNBLOCKED"), "count=1");
     await_link(&replica);
     let mut waiting = replica.connect();
     // Clients may block on a replica, and the primary's writes serve them.
