@@ -474,6 +474,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("socket-mark-id",                integer(0, u32::MAX as i128), "0",
           "socket marks are not supported").at_start().missed(),
     live ("stop-writes-on-bgsave-error",   Flag,   "yes",     field!(stop_writes_on_bgsave_error)),
+    live ("stream-idmp-duration",          integer(1, 86_400), "100", field!(stream_idmp_duration)),
+    live ("stream-idmp-maxsize",           integer(1, 10_000), "100", field!(stream_idmp_maxsize)),
     live ("stream-node-max-bytes",         SIZE,   "4096",    field!(stream_node_max_bytes)),
     live ("stream-node-max-entries",       LONG,   "100",     field!(stream_node_max_entries)),
     live ("supervised",                    Choice(Supervised::NAMES), "no", field!(supervised)).at_start(),

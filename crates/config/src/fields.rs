@@ -156,6 +156,10 @@ pub struct Fields {
     pub set_max_listpack_value: usize,
     pub zset_max_listpack_entries: usize,
     pub zset_max_listpack_value: usize,
+    /// Seconds for which a new stream remembers the entries of its producers.
+    pub stream_idmp_duration: u64,
+    /// Entries of a producer that a new stream remembers.
+    pub stream_idmp_maxsize: u64,
     pub stream_node_max_bytes: usize,
     pub stream_node_max_entries: usize,
 

@@ -72,7 +72,7 @@ const VALKEY: &str = "
 const REDIS_8: &str = "
     aof-load-corrupt-tail-max-size array-slice-size array-sparse-kmax array-sparse-kmin
     backup-sealed-ttl backupdirname key-memory-histograms preload-file slowlog-entry-max-argc
-    slowlog-entry-max-string-len
+    slowlog-entry-max-string-len stream-idmp-duration stream-idmp-maxsize
 ";
 
 /// Names that Redis or Valkey answers only when asked by the full name.

@@ -322,9 +322,13 @@ fn run(persist: &Arc<Persist>) {
 fn write_base(persist: &Arc<Persist>) -> Result<Vec<PathBuf>, String> {
     let settings = persist.core.settings();
     let say = |error: &dyn std::fmt::Display| error.to_string();
-    let (root, folder) = (&settings.dir, settings.backupdirname.as_os_str());
+    let (folder, name) = {
+        let state = persist.backup.state.lock();
+        (state.folder.clone(), state.name.clone())
+    };
     let mut directory =
-        Directory::open(root, folder, settings.appendfilename.as_os_str()).map_err(|error| say(&error))?;
+        Directory::open(&settings.dir, folder.as_os_str(), name.as_os_str()).map_err(|error| say(&error))?;
+    directory.pass_over_old_file(); // the append-only file of an older server, which is beside the folder
     let base = directory.draft_base().map_err(|error| say(&error))?;
     let file = directory.draft_incremental().map_err(|error| say(&error))?;
     let file = LogFile::open(file).map_err(|error| say(&error))?;

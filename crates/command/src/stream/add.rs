@@ -75,9 +75,15 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
         return Ok(Flow::Replied);
     }
     let (now, limits) = (call.now_ms(), limits(call.settings));
+    // A replay gets the configuration from its source.
+    let configuration = idmp::default_of(call.settings).filter(|_| !call.replays && !call.is_replay());
+    let mut is_configured = false;
     let add = |edit: &mut Edit<'_, Stream>| {
         let added = add(edit, &options, fields, limits, now)?;
         if let Some((producer, iid)) = &source {
+            if let Some((duration_s, entries_max)) = configuration.filter(|_| edit.idmp().is_none()) {
+                is_configured = edit.idmp_mut().configure(duration_s, entries_max);
+            }
             edit.idmp_mut().remember(producer, iid, added.0);
         }
         Ok::<_, Error>(added)
@@ -97,7 +103,13 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     if !matches!(&effect, Effect::Nothing) && !matches!(&effect, Effect::Deleted(ids) if ids.is_empty()) {
         call.say(&call.keys[0], STREAM, "xtrim");
     }
-    log_add(call, id, &effect, (source, options.first_field));
+    match source {
+        Some(origin) if is_configured => {
+            log_add(call, id, &effect, (None, options.first_field));
+            idmp::log_configured(call, configuration, &origin, id);
+        }
+        source => log_add(call, id, &effect, (source, options.first_field)),
+    }
     id::reply(call.reply, id);
     Ok(Flow::Replied)
 }

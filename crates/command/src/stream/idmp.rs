@@ -12,6 +12,7 @@ use super::id::{self, NewId};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::{Args, Call};
+use evenkeel_config::Settings;
 
 /// The producer of an entry, and the argument with the producer's id of it.
 #[derive(Clone, Copy, Debug)]
@@ -127,20 +128,52 @@ fn configuration(args: &Args<'_>) -> Result<(Option<u64>, Option<u64>), Error> {
     }
 }
 
+/// The configuration of a new stream, in seconds and entries: `stream-idmp-duration` and
+/// `stream-idmp-maxsize`, if they differ from their defaults.
+pub(super) fn default_of(settings: &Settings) -> Option<(u64, u64)> {
+    let (usual, given) = (Idmp::default(), (settings.stream_idmp_duration, settings.stream_idmp_maxsize));
+    (given != (usual.duration_s, usual.entries_max)).then_some(given)
+}
+
+/// Logs the configuration of a stream, which may differ from the default of a reader of the journal, and then
+/// the first entry of a producer.
+pub(super) fn log_configured(
+    call: &mut Call<'_, '_>,
+    configuration: Option<(u64, u64)>,
+    (producer, iid): &Origin<'_>,
+    id: StreamId,
+) {
+    if let Some(configuration) = configuration
+        && call.is_logged()
+    {
+        log_configuration(call, configuration);
+        call.log(&[b"XIDMPRECORD", call.keys[0].bytes, producer, iid, id.to_string().as_bytes()]);
+    }
+}
+
+fn log_configuration(call: &mut Call<'_, '_>, (duration_s, entries_max): (u64, u64)) {
+    let (duration, most) = (duration_s.to_string(), entries_max.to_string());
+    let words: [&[u8]; 5] =
+        [call.keys[0].bytes, b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];
+    call.log(&[&[&b"XCFGSET"[..]][..], &words].concat());
+}
+
 /// XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE entries]
 pub(super) fn xcfgset(call: &mut Call<'_, '_>) -> Done {
     let (duration, most) = configuration(&call.args)?;
     let key = &call.keys[0];
     let stream = call.guard.peek_collection::<Stream>(key)?.ok_or(Error::NoSuchKey)?;
-    let default = Idmp::default();
-    let now = stream.idmp().unwrap_or(&default);
-    let wanted = (duration.unwrap_or(now.duration_s), most.unwrap_or(now.entries_max));
-    let has_changed = wanted != (now.duration_s, now.entries_max);
-    if has_changed {
+    let given = (call.settings.stream_idmp_duration, call.settings.stream_idmp_maxsize);
+    let now = stream.idmp().map_or(given, |idmp| (idmp.duration_s, idmp.entries_max));
+    let wanted = (duration.unwrap_or(now.0), most.unwrap_or(now.1));
+    if wanted != now {
         call.guard.edit(key, |edit: &mut Edit<'_, Stream>| {
             edit.idmp_mut().configure(wanted.0, wanted.1);
             (edit.changes, edit.concerns) = (1, Concerns::Nobody);
         })?;
+        if call.is_logged() {
+            log_configuration(call, wanted);
+        }
     }
     call.reply.ok();
     Ok(Flow::Replied)

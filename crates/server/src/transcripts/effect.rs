@@ -43,6 +43,22 @@ fn run(world: &mut World, lines: &[&str]) {
     }
 }
 
+/// The reader may have other defaults.
+#[test]
+fn the_configuration_of_new_streams_is_logged() {
+    let added =
+        ["XADD s 1000000-0 a 1", "XCFGSET s IDMP-DURATION 7 IDMP-MAXSIZE 3", "XIDMPRECORD s p i 1000000-0"];
+    let settings = "CONFIG SET stream-idmp-duration 7 stream-idmp-maxsize 3";
+    check(&[settings, "XADD s IDMP p i * a 1"], &added);
+    let again = "XADD s IDMP p j 1000000-1 b 2";
+    check(&[settings, "XADD s IDMP p i * a 1", "XADD s IDMP p j * b 2"], &[again]);
+    check(
+        &[settings, "XADD s * a 1", "XCFGSET s IDMP-MAXSIZE 4"],
+        &["XCFGSET s IDMP-DURATION 7 IDMP-MAXSIZE 4"],
+    );
+    check(&["XADD s IDMP p i * a 1"], &["XADD s IDMP p i 1000000-0 a 1"]);
+}
+
 /// Arrays have no form that older servers know: their commands are logged as they came.
 #[test]
 fn commands_on_arrays_are_logged_as_themselves() {
