@@ -28,9 +28,10 @@ use super::replicas::{Progress, Replica};
 use super::snapshot_pipe::SnapshotPipe;
 use evenkeel_client::replica_hello::ReplicaHello;
 use evenkeel_client::session::Session;
-use evenkeel_command::Args;
 use evenkeel_command::table::table;
+use evenkeel_command::{Args, Keys};
 use evenkeel_net as net;
+use evenkeel_runtime::server_log;
 
 /// Bytes sent to a replica before the next replica's turn.
 const SEND_LEN: usize = 1 << 20;
@@ -380,20 +381,42 @@ impl ReplicaConnection {
     }
 }
 
+/// Bytes of a command's name in the server log.
+const NAME_SHOWN: usize = 64;
+
 /// Checks whether the session's user may still make this request: permissions revoked after PSYNC count, as
-/// in Redis.
+/// in Redis. A replica sends REPLCONF alone: it would take the reply to another command for the stream.
 fn may_say(replication: &Replication, session: &mut Session, args: &Args<'_>) -> io::Result<()> {
-    let Some(id) = table().find(args.at(0)) else { return Ok(()) };
-    match replication.host().admit(session, id, args) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(io::Error::other("its user was deleted")),
-        Err(error) => Err(io::Error::other(String::from_utf8_lossy(&error.line()).into_owned())),
+    if let Some(id) = table().find(args.at(0)) {
+        match replication.host().admit(session, id, args) {
+            Ok(true) => {}
+            Ok(false) => return Err(io::Error::other("its user was deleted")),
+            Err(error) => {
+                return Err(io::Error::other(String::from_utf8_lossy(&error.line()).into_owned()));
+            }
+        }
     }
+    // A request for what it gets already has no reply either, as in Valkey.
+    if ["REPLCONF", "SYNC", "PSYNC"].iter().any(|name| args.is(0, name)) {
+        return Ok(());
+    }
+    let row = table().find_call(args).map(|id| table().row(id));
+    let name =
+        row.map_or_else(|| args.quoted(0, NAME_SHOWN).escape_ascii().to_string(), |row| row.lower_name());
+    if row.is_some_and(|row| !matches!(row.keys, Keys::Range { first: 0, .. })) {
+        log::warn!(
+            "== CRITICAL == This primary is sending an error to its replica: '-Replica can't interact with \
+             the keyspace' after processing the command '{name}'"
+        );
+    }
+    let address = &session.client.address;
+    log::warn!("Replica generated a reply to command '{name}', disconnecting it: {address}");
+    server_log::flush(); // whoever sees the end finds the reason
+    Err(io::Error::other("it has sent a command"))
 }
 
-/// Parses the complete messages in these bytes, and returns them with the number of bytes used. Requests that
-/// a replica does not make are ignored, since no reply is expected. `judge` checks whether a request may be
-/// made.
+/// Parses the complete messages in these bytes, and returns them with the number of bytes used. `judge`
+/// checks whether a request may be made.
 fn words(
     bytes: &mut [u8],
     mut judge: impl FnMut(&Args<'_>) -> io::Result<()>,

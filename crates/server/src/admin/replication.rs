@@ -11,6 +11,7 @@ use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::split_words;
 use evenkeel_replication::link::{self, Phase};
+use evenkeel_runtime::server_log;
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
 const IP_LEN_MAX: usize = 255;
@@ -30,7 +31,12 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
 ///
 /// With FAILOVER this server first becomes the primary of the replica; so it locks all slots.
 fn psync(call: &mut ServerCall<'_, '_>) -> Done {
-    let (id, number) = (call.base.args.at(1), call.base.args.int(2)?);
+    let number = call.base.args.int(2).inspect_err(|_| {
+        let address = &call.session.client.address;
+        log::warn!("Replica {address} asks for synchronization but with a wrong offset");
+        server_log::flush(); // whoever reads the reply finds the line
+    });
+    let (id, number) = (call.base.args.at(1), number?);
     // The number of the first missing byte, counted from 1.
     let bytes = number.checked_sub(1).and_then(|bytes| u64::try_from(bytes).ok());
     let has = bytes.filter(|_| id != b"?").map(|bytes| (id.to_vec(), bytes));

@@ -454,9 +454,7 @@ fn invalid_messages_of_a_replica_end_its_connection() {
     }
     let mut sink = Sink::connect(&server);
     sink.full();
-    for words in
-        ["GET k", "SYNC", "PSYNC ? -1", "REPLCONF", "REPLCONF ACK", "REPLCONF ACK x", "REPLCONF GETACK *"]
-    {
+    for words in ["SYNC", "PSYNC ? -1", "REPLCONF", "REPLCONF ACK", "REPLCONF ACK x", "REPLCONF GETACK *"] {
         let words: Vec<&str> = words.split(' ').collect();
         sink.0.send(&words).expect("it reads");
     }
@@ -486,4 +484,34 @@ fn an_offset_reported_after_a_write_includes_it() {
         };
         assert!(after >= before + 30, "round {round}: {before} and then {after}");
     }
+}
+
+/// A reply would be part of the stream, so a replica that sends a command is disconnected, as by Valkey.
+#[test]
+fn replicas_that_send_commands_are_disconnected() {
+    let server = primary(&[]);
+    for (asks, line, name) in [
+        (vec!["SYNC"], "PING", "ping"),
+        (vec!["SYNC"], "XINFO HELP", "xinfo|help"),
+        (vec!["PSYNC", "?", "-1"], "GET foo", "get"),
+        (vec!["PSYNC", "?", "-1"], "NOSUCH 1", "NOSUCH"),
+    ] {
+        let mut sink = Sink::connect(&server);
+        sink.0.send(&asks).expect("it reads");
+        let words: Vec<&str> = line.split(' ').collect();
+        sink.0.send(&words).expect("it reads");
+        let rest = sink.0.read_to_end().expect("it ends in order");
+        assert!(!String::from_utf8_lossy(&rest).contains("PONG"), "{line}");
+        let log = server.log();
+        assert!(log.contains(&format!("Replica generated a reply to command '{name}', disconnecting it: ")));
+        assert_eq!(
+            log.contains("Replica can't interact with the keyspace"),
+            name == "get" || name == "NOSUCH"
+        );
+    }
+    // What replicas send has no reply.
+    let mut sink = Sink::connect(&server);
+    sink.full();
+    ok(&mut server.connect(), "SET k 1");
+    sink.expect("SELECT 0\n SET k 1");
 }
