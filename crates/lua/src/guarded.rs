@@ -74,8 +74,7 @@ pub fn protected_call(lua: &Lua, on_error: Function) -> mlua::Result<Function> {
 }
 
 /// Returns `getfenv` and `setfenv` for functions whose environment is `shown`: Lua's own environment appears
-/// as
-/// `shown`, and functions that live in it keep it.
+/// as `shown`, and functions that live in it keep it.
 pub fn environments(lua: &Lua, shown: &Table) -> mlua::Result<(Function, Function)> {
     let own = |name: &str| lua.globals().raw_get::<Function>(name);
     let (get, set) = (own("getfenv")?, own("setfenv")?);

@@ -50,19 +50,22 @@ pub struct Replayed {
 /// Loads the files of the append-only directory.
 pub fn directory(persist: &Arc<Persist>) -> Result<Replayed, Ended> {
     let directory = rewrite::open(&persist.core.settings());
-    play_directory(persist, directory.map_err(|error| Ended::Failed(error.to_string()))?)
+    play_directory(persist, directory.map_err(|error| Ended::Failed(error.to_string()))?, true)
 }
 
-/// Loads the files of another directory, whose manifest has this path and must exist.
+/// Loads the files of another directory, whose manifest has this path and must exist. They are only read:
+/// a torn end is left out, and stays in the file.
 pub fn preload(persist: &Arc<Persist>, manifest: &Path) -> Result<(), Ended> {
     let failed = |reason: &dyn std::fmt::Display| Ended::Failed(format!("{}: {reason}", manifest.display()));
     let directory = Directory::of_manifest(manifest).map_err(|error| failed(&error))?;
     let directory = directory.ok_or_else(|| failed(&"there is no such manifest"))?;
-    let Replayed { found, .. } = play_directory(persist, directory)?;
+    let Replayed { found, .. } = play_directory(persist, directory, false)?;
     if found { Ok(()) } else { Err(failed(&"the manifest lists no files")) }
 }
 
-fn play_directory(persist: &Arc<Persist>, directory: Directory) -> Result<Replayed, Ended> {
+/// Loads the files of a directory. `is_own`: this server appends to them afterwards, so a torn end is cut
+/// off.
+fn play_directory(persist: &Arc<Persist>, directory: Directory, is_own: bool) -> Result<Replayed, Ended> {
     let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
     if directory.stored_data() == StoredData::Nothing {
         return Ok(Replayed { directory, found: false, position: None });
@@ -70,7 +73,7 @@ fn play_directory(persist: &Arc<Persist>, directory: Directory) -> Result<Replay
     let parts = directory.parts().map_err(|error| failed(&error))?;
     persist.loading.begin(parts.iter().map(|part| part.size).sum());
     let began = Instant::now();
-    let mut player = Player::new(persist);
+    let mut player = Player::new(persist, is_own);
     let play = |part: &Part| player.play(part).map_err(|ended| in_file(ended, &part.path));
     let played = parts.iter().try_for_each(play);
     let Player { runner, commands, position, .. } = player;
@@ -125,6 +128,8 @@ pub fn put_tail_back(persist: &Persist) -> Result<(), Ended> {
 /// Runs commands as a hidden client would send them.
 struct Player<'a> {
     persist: &'a Arc<Persist>,
+    /// Whether the files are this server's own.
+    is_own: bool,
     runner: Box<dyn CommandRunner>,
     session: Session,
     reply: Reply,
@@ -138,7 +143,7 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    fn new(persist: &Arc<Persist>) -> Player<'_> {
+    fn new(persist: &Arc<Persist>, is_own: bool) -> Player<'_> {
         let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
         // Threads that are not workers share the last set of counters.
         let ctx = persist.player.lock().take().unwrap_or_else(|| persist.core.keyspace.thread_context());
@@ -149,7 +154,7 @@ impl Player<'_> {
         runner.ctx().suppresses_events = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
         let reply = Reply::default();
-        Player { persist, runner, session, reply, commands: 0, failed: 0, loaded: 0, position: None }
+        Player { persist, is_own, runner, session, reply, commands: 0, failed: 0, loaded: 0, position: None }
     }
 
     fn play(&mut self, part: &Part) -> Result<(), Ended> {
@@ -214,7 +219,12 @@ impl Player<'_> {
         };
         // Bytes behind the last complete command or transaction did not take effect.
         self.session.discard();
-        log::warn!("{}: {fault}. The last {lost} bytes are truncated ({by})", part.path.display());
+        let path = part.path.display();
+        if !self.is_own {
+            log::warn!("{path}: {fault}. The last {lost} bytes are left out ({by}); the file is not changed");
+            return Ok(());
+        }
+        log::warn!("{path}: {fault}. The last {lost} bytes are truncated ({by})");
         truncate(&part.path, whole).map_err(|error| Ended::Failed(error.to_string()))
     }
 

@@ -396,7 +396,7 @@ fn may_say(replication: &Replication, session: &mut Session, args: &Args<'_>) ->
             }
         }
     }
-    // A request for what it gets already has no reply either, as in Valkey.
+    // A replica's second SYNC or PSYNC gets no reply, as in Valkey: the stream goes on.
     if ["REPLCONF", "SYNC", "PSYNC"].iter().any(|name| args.is(0, name)) {
         return Ok(());
     }

@@ -108,9 +108,7 @@ impl RunnerFactory for Server {
 
 impl evenkeel_persist::Host for Server {
     fn record_failure(&self, id: Id, error: &Error) {
-        let stats = self.stats.last().expect("a set for threads that are no workers");
-        stats.error(&error.line());
-        stats.resumed(id, 0, Outcome::Failed, self.core.settings().latency_tracking);
+        self.record_waited(id, error, Outcome::Failed);
     }
 
     fn replica_position(&self) -> Option<Position> {
@@ -147,9 +145,7 @@ impl evenkeel_replication::Host for Server {
     }
 
     fn record_ended_wait(&self, id: Id, error: &Error) {
-        let stats = self.stats.last().expect("a set for threads that are no workers");
-        stats.error(&error.line());
-        stats.resumed(id, 0, Outcome::Rejected, self.core.settings().latency_tracking);
+        self.record_waited(id, error, Outcome::Rejected);
     }
 }
 
@@ -255,6 +251,13 @@ impl Server {
         }
         let evicted = self.kill(&beyond);
         self.hub.evicted_clients.fetch_add(evicted as u64, Relaxed);
+    }
+
+    /// Counts a command whose wait has ended with an error, on a thread that is no worker.
+    fn record_waited(&self, id: Id, error: &Error, outcome: Outcome) {
+        let stats = self.stats.last().expect("a set for threads that are no workers");
+        stats.error(&error.line());
+        stats.resumed(id, 0, outcome, self.core.settings().latency_tracking);
     }
 
     /// Sets the process title that the settings ask for, as `ps` shows it. Without the kernel's permission,

@@ -98,8 +98,8 @@ impl Directory {
         let Some(name) = name.strip_suffix(b".manifest").filter(|_| manifest.is_file()) else {
             return Ok(None);
         };
-        // Without a root: no file of an older server belongs to it.
-        let directory = Directory::read(Path::new("/nonexistent"), folder, OsStr::from_bytes(name))?;
+        let mut directory = Directory::read(&folder.clone(), folder, OsStr::from_bytes(name))?;
+        directory.pass_over_old_file(); // the manifest is the data that the caller asks for
         directory.parts()?;
         Ok(Some(directory))
     }

@@ -247,8 +247,9 @@ mod tests {
     use super::*;
     use evenkeel_testkit::random::{Random, fresh_seed};
 
-    /// A long argument arrives in random pieces: the buffer always ends with the argument at the latest, its
-    /// growth copies each byte a few times at most, and much is never reserved for what has not arrived.
+    /// A long argument arrives in random pieces: the buffer always ends with the argument at the latest, the
+    /// growth of the buffer copies each byte a few times at most, and the buffer is never more than twice as
+    /// long as the bytes that have arrived, or than those and the room for the next read.
     #[test]
     fn buffers_grow_to_the_end_of_an_argument() {
         let seed = fresh_seed();

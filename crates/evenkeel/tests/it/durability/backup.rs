@@ -432,6 +432,13 @@ fn a_preloaded_file_replaces_the_data_of_the_start() {
         assert!(second.stop().success());
         assert_eq!(names(&folder), before);
     }
+    // A torn end is left out, and the file of the backup is not changed.
+    let incr = manifest.with_file_name("appendonly.aof.1.incr.aof");
+    fs::write(&incr, "*3\r\n$3\r\nSET\r\n$4\r\nlast\r\n$1\r\n1\r\n*3\r\n$3\r\nSE")
+        .expect("the folder is ours");
+    let before = fs::read(&incr).expect("it is there");
+    assert_eq!(get(&preloaded(&manifest, &["--appendonly", "yes"]), "last"), "\"1\"");
+    assert_eq!(fs::read(&incr).expect("it is there"), before);
     for (file, reason) in [
         ("aof:/tmp/foo", "preload-file must end with an extension"),
         ("rdb:/tmp/foo", "preload-file must end with an extension"),
