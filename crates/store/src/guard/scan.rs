@@ -144,30 +144,20 @@ impl SlotGuard<'_> {
                 return key;
             }
         }
-        // Nearly all keys have expired and have not been swept yet, so any live key is accepted.
-        let live = self.any_key(db);
-        if live.is_some() || !self.ctx.keeps_expired() {
-            return live;
-        }
-        // Without a live key, an expired key that stays is the answer, as in Valkey.
-        let sees_expired = std::mem::replace(&mut self.ctx.sees_expired, true);
-        let expired = self.any_key(db);
-        self.ctx.sees_expired = sees_expired;
-        expired
+        // Nearly all keys have expired and have not been swept yet, so any live key is accepted. Without one, an
+        // expired key that stays is the answer, as in Valkey.
+        let live = self.live_key(db);
+        live.or_else(|| if self.ctx.keeps_expired() { self.random_expired_key(db) } else { None })
     }
 
-    fn any_key(&mut self, db: usize) -> Option<Vec<u8>> {
+    fn live_key(&mut self, db: usize) -> Option<Vec<u8>> {
         let (mut key, mut cursor) = (None, Cursor(0));
         loop {
             cursor = self.scan(db, cursor, 1000, None, |view| key = Some(view.key().to_vec()));
             if key.is_some() || cursor.0 == 0 {
-                break;
+                return key;
             }
         }
-        if key.is_none() && self.ctx.keeps_expired() {
-            key = self.random_expired_key(db);
-        }
-        key
     }
 
     /// A key of a database without live keys. While no key expires, as on a replica, clients get its name.
