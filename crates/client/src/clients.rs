@@ -80,6 +80,8 @@ pub struct ClientInfo {
     pub is_replica: AtomicBool,
     /// Waits for a key, or for the end of a pause.
     pub blocked: AtomicBool,
+    /// Whether a command of the client waits for the end of a pause, or has waited and not run yet.
+    pub parked: AtomicBool,
     /// Waits for a key, with a timeout.
     pub in_timeout: AtomicBool,
     /// Bytes of the waiting command.
@@ -175,6 +177,7 @@ impl ClientInfo {
             imports: AtomicBool::new(false),
             is_replica: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
             in_timeout: AtomicBool::new(false),
             waiting_memory: AtomicUsize::new(0),
             wait: Mutex::default(),

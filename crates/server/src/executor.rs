@@ -565,6 +565,7 @@ impl Executor {
         let (pool, work) = match flow {
             Flow::Offload(work) => (&self.server.offload, JobWork::Work(work)),
             Flow::OffloadScript => (&self.server.slow_scripts, JobWork::Script),
+            Flow::RetryNextTurn => return Outcome::Paused,
             _ => {
                 return self.after_suspension(session, reply);
             }

@@ -8,7 +8,7 @@
 //! | [`Flow::OffloadScript`] | runs anew on the thread for slow scripts |
 //! | [`Flow::Suspended`] | has arranged for its own reply (SHUTDOWN, WAIT) |
 //! | [`Flow::HandOff`] | turns its connection into the connection of a replica (PSYNC) |
-//! | [`Flow::RetryHoldingAll`], [`Flow::RetryAdmission`] | has done nothing and starts again |
+//! | [`Flow::RetryHoldingAll`], [`Flow::RetryAdmission`], [`Flow::RetryNextTurn`] | has done nothing and starts again |
 //!
 //! The thread that runs the handler acts on the flow: modules `dispatch`, `blocking` and `offload` of crate
 //! `evenkeel`.
@@ -47,6 +47,8 @@ pub enum Flow {
     RetryHoldingAll,
     /// Nothing was done: the command has to be admitted again.
     RetryAdmission,
+    /// Nothing was done: the command runs again in the worker's next turn. Not for nested calls.
+    RetryNextTurn,
 }
 
 /// Elements from which on work counts as large: about a millisecond at 50 ns each.

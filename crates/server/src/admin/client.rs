@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::connection::set_name;
 use super::{
@@ -390,7 +390,8 @@ fn unpause(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// CLIENT UNBLOCK client-id [TIMEOUT | ERROR]
 ///
-/// A client that waits for the end of a pause is left alone.
+/// A client that waits for the end of a pause is left alone. When the pause has ended, its command runs before
+/// this one.
 fn unblock(call: &mut ServerCall<'_, '_>) -> Done {
     let args = call.base.args;
     if args.len() > 4 {
@@ -400,7 +401,19 @@ fn unblock(call: &mut ServerCall<'_, '_>) -> Done {
     let is_timeout = args.len() < 4 || one_of(args, 3, "TIMEOUT", "ERROR").map_err(wrong_reason)?;
     let end = if is_timeout { End::Timeout } else { End::Error };
     let id = u64::try_from(args.int(2)?).unwrap_or(0);
-    let blocked = call.server.hub.clients.get(id).and_then(|client| client.wait.lock().upgrade());
+    let client = call.server.hub.clients.get(id);
+    // Read before its wait: a worker enters the wait before it resets the flag.
+    let is_parked = client.as_ref().is_some_and(|client| client.parked.load(Acquire));
+    let blocked = client.and_then(|client| client.wait.lock().upgrade());
+    let core = &call.server.core;
+    if is_parked
+        && blocked.is_none()
+        && !call.base.mode.is_nested()
+        && !core.pause.is_active(call.now_ms())
+        && core.blockers.any().is_empty()
+    {
+        return Ok(Flow::RetryNextTurn);
+    }
     let ended = blocked.and_then(|blocked| Some((blocked.id, blocked.end(end)?)));
     call.base.reply.int(ended.is_some().into());
     if let Some((id, resumed)) = ended {

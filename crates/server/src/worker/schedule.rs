@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{Worker, reading};
 use crate::worker::connection::Connection;
@@ -98,6 +98,9 @@ impl Worker {
     /// Takes the next step for a connection that has been served: puts it back or closes it.
     pub(super) fn settle(&mut self, token: u64, mut connection: Box<Connection>, next: Next) {
         connection.is_heavy = self.executor.is_time_up();
+        if next != Next::Park && connection.client().parked.load(Relaxed) {
+            connection.client().parked.store(false, Release);
+        }
         match next {
             Next::Wait => self.connections.put_back(token, connection),
             Next::Again => {
@@ -111,6 +114,7 @@ impl Worker {
                 }
                 connection.parked = true;
                 connection.client().blocked.store(true, Relaxed);
+                connection.client().parked.store(true, Relaxed);
                 self.schedule.parked.push(token);
                 self.connections.put_back(token, connection);
             }

@@ -210,6 +210,30 @@ fn no_client_is_served_during_a_pause() {
     assert_eq!(operator.run("GET k").to_string(), "\"v\"");
 }
 
+/// A command that waited for the end of a pause runs before a CLIENT UNBLOCK that comes after CLIENT UNPAUSE.
+#[test]
+fn a_client_that_was_paused_is_unblocked_at_once() {
+    let live = Live::start(2, &[]);
+    let mut operator = live.connect();
+    let mut clients: Vec<Client> = (0..8).map(|_| live.connect()).collect();
+    let id_of = |client: &mut Client| match client.run("CLIENT ID") {
+        Value::Int(id) => id,
+        other => panic!("{other}"),
+    };
+    let ids: Vec<i64> = clients.iter_mut().map(id_of).collect();
+    for round in 0..100 {
+        assert_eq!(operator.run("CLIENT PAUSE 100000 WRITE"), ok());
+        clients.iter_mut().for_each(|client| say(client, "TEST.BGET k 0"));
+        live.await_blocked(8);
+        assert_eq!(operator.run(&format!("CLIENT UNBLOCK {}", ids[0])), Value::Int(0));
+        assert_eq!(operator.run("CLIENT UNPAUSE"), ok());
+        for id in ids.iter().rev() {
+            assert_eq!(operator.run(&format!("CLIENT UNBLOCK {id}")), Value::Int(1), "round {round}");
+        }
+        clients.iter_mut().for_each(|client| assert_eq!(text(client), "(nil array)"));
+    }
+}
+
 #[test]
 fn a_server_stops_while_clients_are_blocked() {
     let live = Live::start(2, &[]);
