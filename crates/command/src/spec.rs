@@ -89,6 +89,9 @@ impl Flags {
     pub const HEALTH: Flags = Flags(1 << 18);
     /// In a cluster, sent to the node that a slot is being moved to, as if ASKING came before it.
     pub const ASKING: Flags = Flags(1 << 19);
+    /// Refused by Valkey while a replica loads its primary's data beside its own. Shown in COMMAND; it has no
+    /// effect here, where these commands either wait or end the loading.
+    pub const NO_ASYNC_LOADING: Flags = Flags(1 << 20);
 
     /// Concerns channels.
     pub const PUBSUB: Flags = Flags(1 << 24);

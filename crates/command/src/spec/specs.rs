@@ -608,6 +608,7 @@ pub fn flags(row: &Spec, specs: &[KeySpec]) -> Vec<&'static str> {
         (Flags::ASKING,       "asking"),
         (Flags::FAST,         "fast"),
         (Flags::NO_AUTH,      "no_auth"),
+        (Flags::NO_ASYNC_LOADING, "no_async_loading"),
         (Flags::NO_MULTI,     "no_multi"),
     ];
     if is_container(row) {

@@ -12,9 +12,9 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     container("MODULE", GROUP, &[
         session("MODULE|HELP",   exactly(2),  GROUP, help  ).scriptable(),
         session("MODULE|LIST",   exactly(2),  GROUP, list  ).admin().without(AT_REST),
-        session("MODULE|LOAD",   at_least(3), GROUP, refuse).admin().without(AT_REST),
-        session("MODULE|LOADEX", at_least(3), GROUP, refuse).admin().without(AT_REST),
-        session("MODULE|UNLOAD", exactly(3),  GROUP, refuse).admin().without(AT_REST),
+        session("MODULE|LOAD",   at_least(3), GROUP, refuse).admin().without(AT_REST).flag(Flags::NO_ASYNC_LOADING),
+        session("MODULE|LOADEX", at_least(3), GROUP, refuse).admin().without(AT_REST).flag(Flags::NO_ASYNC_LOADING),
+        session("MODULE|UNLOAD", exactly(3),  GROUP, refuse).admin().without(AT_REST).flag(Flags::NO_ASYNC_LOADING),
     ]),
 ];
 

@@ -17,7 +17,8 @@ use evenkeel_persist::snapshot::{Begun, Busy};
 use evenkeel_persist::{Cancelled, PersistJob, rewrite, snapshot};
 
 /// Commands that write to disk and must not be queued in a transaction by accident.
-const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);
+const FOR_OPERATORS: Flags =
+    Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_ASYNC_LOADING).with(Flags::NO_DATA);
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[

@@ -7,7 +7,8 @@ use evenkeel_replication::link::{self, Target};
 
 const fn replication(name: &'static str) -> Command<ServerHandler> {
     let command = session(name, exactly(3), Group::Server, replicaof);
-    let command = command.without(Flags::LOADING.with(Flags::NO_DATA)).flag(Flags::ADMIN);
+    let command = command.without(Flags::LOADING.with(Flags::NO_DATA));
+    let command = command.flag(Flags::ADMIN.with(Flags::NO_ASYNC_LOADING));
     command.lock_scope(LockScope::Whole)
 }
 

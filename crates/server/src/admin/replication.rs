@@ -17,7 +17,11 @@ use evenkeel_runtime::server_log;
 const IP_LEN_MAX: usize = 255;
 
 /// It needs the current data, so it is refused while data is loaded; and it is no part of a transaction.
-const ASKING: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_MULTI).with(Flags::NO_DATA);
+const ASKING: Flags = Flags::ADMIN
+    .with(Flags::NOSCRIPT)
+    .with(Flags::NO_MULTI)
+    .with(Flags::NO_ASYNC_LOADING)
+    .with(Flags::NO_DATA);
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
