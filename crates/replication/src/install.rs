@@ -282,15 +282,17 @@ impl<'a> Installer<'a> {
 
     fn load(&mut self, input: &mut impl Read, len: Option<u64>, target: Target) -> Result<Loaded, Ended> {
         let began = Instant::now();
-        let loaded =
-            load::from_primary(&self.replication.persist, input, len, target).map_err(
-                |ended| match ended {
-                    load::Ended::Stopped => Ended::Superseded,
-                    load::Ended::Failed(reason) => Ended::Garbled(format!(
-                        "Failed trying to load the PRIMARY synchronization DB: {reason}"
-                    )),
-                },
-            )?;
+        let loaded = load::from_primary(&self.replication.persist, input, len, target);
+        let loaded = loaded.map_err(|ended| match ended {
+            load::Ended::Stopped => Ended::Superseded,
+            load::Ended::Failed(reason) => {
+                let received = self.replication.link.metrics.transfer_read.load(Relaxed);
+                log::warn!(
+                    "Internal error in RDB: the loading ended after {received} received bytes: {reason}"
+                );
+                Ended::Garbled(format!("Failed trying to load the PRIMARY synchronization DB: {reason}"))
+            }
+        })?;
         log::info!(
             "DB loaded from the master: {} keys, {} bytes, {:.3} seconds",
             loaded.keys,

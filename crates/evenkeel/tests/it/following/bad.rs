@@ -177,6 +177,14 @@ fn invalid_snapshots_are_refused() {
             (b"$99999999999999999999999\r\n", "Bad protocol from PRIMARY"),
             (b"\n\n$5\r\nhello", if way == "disabled" { "is damaged" } else { "Failed trying to load" }),
             (b"$9000000000000000000\r\nREDIS0010", "Connection with master lost"),
+            (
+                b"$9000000000000000000\r\nREDIS0010",
+                if way == "disabled" {
+                    "lost"
+                } else {
+                    "Internal error in RDB: the loading ended after 9 received bytes"
+                },
+            ),
         ] {
             let port = fake(move |replica| {
                 shake_hands(replica, &format!("+FULLRESYNC {ID} 1\r\n"))?;
