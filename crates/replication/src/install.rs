@@ -128,7 +128,14 @@ impl<'a> Installer<'a> {
         };
         let quiet = self.begin_loading(&mut sign)?;
         // From here on, this file is the only copy of the data on disk.
-        received.install(&target).map_err(failed)?;
+        received.install(&target).map_err(|error| {
+            Ended::Broken(format!(
+                "Failed trying to rename the temp DB into {} in {}, for PRIMARY <-> REPLICA synchronization: \
+                 {error}",
+                self.settings.dbfilename.display(),
+                self.settings.dir.display()
+            ))
+        })?;
         let mut file = Watched { inner: BufReader::new(file), snapshot };
         let is_wanted =
             !self.settings.rdb_del_sync_files || !self.settings.save.is_empty() || self.settings.appendonly;

@@ -1220,6 +1220,7 @@ pub const DOCS: &[Doc] = &[
 #[rustfmt::skip]
 const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("ACCOUNTING <0 | 1>", "Disables or enables time accounting, to measure its cost."),
+    ("CHANGE-REPL-ID", "Gives the replication stream another ID: replicas that reconnect need a full sync."),
     ("CONFIG-REWRITE-FORCE-ALL", "Writes all parameters to the configuration file, defaults included."),
     ("DIGEST", "Returns a digest of all data; servers with equal data return equal digests."),
     ("DIGEST-VALUE [key [key ...]]", "Returns a digest of each value."),

@@ -23,6 +23,7 @@ use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::object::encoding_of;
 use evenkeel_config::{self as config, Extent, Permit};
 use evenkeel_persist::reload::Options;
+use evenkeel_replication::History;
 use evenkeel_runtime::clock;
 
 /// Not `NO_DATA`: some topics look at keys, so EXEC locks all slots for them.
@@ -38,6 +39,7 @@ const TOPICS: &[(&str, Arity, ServerHandler)] = &[
     ("ACCOUNTING",               exactly(3),  accounting       ),
     ("AOF-FLUSH-SLEEP",          exactly(3),  aof_flush_sleep  ),
     ("AOF-SYNC-SLEEP",           exactly(3),  aof_sync_sleep   ),
+    ("CHANGE-REPL-ID",           exactly(2),  change_stream_id ),
     ("CLIENT-ENFORCE-REPLY-LIST", exactly(3), enforce_reply_list),
     ("CONFIG-REWRITE-FORCE-ALL", exactly(2),  rewrite_all      ),
     ("DIGEST",                   exactly(2),  digest::digest   ),
@@ -251,6 +253,16 @@ fn pause_timers(call: &mut ServerCall<'_, '_>) -> Done {
     let on = call.base.args.int(2)? != 0;
     call.server.pauses_timers.store(on, std::sync::atomic::Ordering::Relaxed);
     call.server.persist.ending.is_delayed.store(on, std::sync::atomic::Ordering::Relaxed);
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// DEBUG CHANGE-REPL-ID: connected replicas stay; a replica that connects anew needs a full sync.
+fn change_stream_id(call: &mut ServerCall<'_, '_>) -> Done {
+    let mut stream = call.server.replication.stream();
+    stream.history = History::random();
+    log::info!("Replication ID changed to {} (DEBUG CHANGE-REPL-ID)", stream.history.id);
+    drop(stream);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }

@@ -489,6 +489,26 @@ fn a_snapshot_that_cannot_be_loaded_leaves_the_data() {
     assert_eq!(replica.info("aof_enabled"), "1");
 }
 
+/// A snapshot that has arrived but cannot get its name leaves the data; the next sync succeeds.
+#[test]
+fn a_snapshot_file_that_cannot_be_renamed_leaves_the_data() {
+    let primary = Server::start(&program(), PRIMARY);
+    primary.connect().run("SET k primary");
+    let mut replica = Server::start(&program(), REPLICA);
+    replica.connect().run("SET k replica");
+    let in_the_way = replica.folder().join("dump.rdb");
+    let _ = std::fs::remove_file(&in_the_way);
+    std::fs::create_dir(&in_the_way).expect("a folder");
+    follow(&replica, primary.port());
+    let line = "Failed trying to rename the temp DB into dump.rdb";
+    wait_until(line, || replica.log().contains(line));
+    assert_eq!(replica.connect().run("GET k").to_string(), "\"replica\"");
+    std::fs::remove_dir(&in_the_way).expect("it is empty");
+    await_link(&replica);
+    assert_eq!(replica.connect().run("GET k").to_string(), "\"primary\"");
+    replica.assert_healthy();
+}
+
 /// If the present data are dropped before the new data arrive, the files on disk stay until the new data are
 /// complete.
 #[test]

@@ -364,6 +364,26 @@ fn a_killed_link_reconnects() {
     await_equal(&primary, &replica);
 }
 
+/// After DEBUG CHANGE-REPL-ID a connected replica stays, and one that reconnects needs a full sync.
+#[test]
+fn a_changed_stream_id_forces_a_full_sync() {
+    let primary = start(&[PRIMARY, &["--enable-debug-command", "yes"]].concat());
+    let replica = start(REPLICA);
+    follow(&replica, primary.port());
+    await_link(&replica);
+    let before = primary.info("master_replid");
+    assert_eq!(primary.connect().run("DEBUG CHANGE-REPL-ID").to_string(), "OK");
+    assert_ne!(primary.info("master_replid"), before);
+    primary.connect().run("SET k v");
+    await_equal(&primary, &replica);
+    assert_eq!(primary.info("sync_full"), "1");
+    primary.connect().run("CLIENT KILL TYPE replica");
+    wait_until("it synchronizes anew", || primary.info("sync_full") == "2");
+    await_link(&replica);
+    await_equal(&primary, &replica);
+    assert_eq!(replica.info("master_replid"), primary.info("master_replid"));
+}
+
 /// A full sync replaces all functions by the primary's.
 #[test]
 fn functions_match_the_primary() {
