@@ -8,7 +8,8 @@
 //! | [`Flow::OffloadScript`] | runs anew on the thread for slow scripts |
 //! | [`Flow::Suspended`] | has arranged for its own reply (SHUTDOWN, WAIT) |
 //! | [`Flow::HandOff`] | turns its connection into the connection of a replica (PSYNC) |
-//! | [`Flow::RetryHoldingAll`], [`Flow::RetryAdmission`], [`Flow::RetryNextTurn`] | has done nothing and starts again |
+//! | [`Flow::RetryHoldingAll`], [`Flow::RetryAdmission`] | has done nothing and starts again |
+//! | [`Flow::RetryNextTurn`] | the same, in the next turn of its worker |
 //!
 //! The thread that runs the handler acts on the flow: modules `dispatch`, `blocking` and `offload` of crate
 //! `evenkeel`.

@@ -390,8 +390,7 @@ fn unpause(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// CLIENT UNBLOCK client-id [TIMEOUT | ERROR]
 ///
-/// A client that waits for the end of a pause is left alone. When the pause has ended, its command runs before
-/// this one.
+/// A client that waits for the end of a pause is left alone. After the pause, its command runs first.
 fn unblock(call: &mut ServerCall<'_, '_>) -> Done {
     let args = call.base.args;
     if args.len() > 4 {

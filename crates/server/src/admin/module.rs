@@ -6,15 +6,16 @@ use evenkeel_command::flow::{Done, Flow};
 
 const GROUP: Group = Group::Server;
 const AT_REST: Flags = Flags::LOADING.with(Flags::STALE);
+const ALONE: Flags = Flags::NO_ASYNC_LOADING;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     container("MODULE", GROUP, &[
         session("MODULE|HELP",   exactly(2),  GROUP, help  ).scriptable(),
         session("MODULE|LIST",   exactly(2),  GROUP, list  ).admin().without(AT_REST),
-        session("MODULE|LOAD",   at_least(3), GROUP, refuse).admin().without(AT_REST).flag(Flags::NO_ASYNC_LOADING),
-        session("MODULE|LOADEX", at_least(3), GROUP, refuse).admin().without(AT_REST).flag(Flags::NO_ASYNC_LOADING),
-        session("MODULE|UNLOAD", exactly(3),  GROUP, refuse).admin().without(AT_REST).flag(Flags::NO_ASYNC_LOADING),
+        session("MODULE|LOAD",   at_least(3), GROUP, refuse).admin().without(AT_REST).flag(ALONE),
+        session("MODULE|LOADEX", at_least(3), GROUP, refuse).admin().without(AT_REST).flag(ALONE),
+        session("MODULE|UNLOAD", exactly(3),  GROUP, refuse).admin().without(AT_REST).flag(ALONE),
     ]),
 ];
 

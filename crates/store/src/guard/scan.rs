@@ -144,8 +144,8 @@ impl SlotGuard<'_> {
                 return key;
             }
         }
-        // Nearly all keys have expired and have not been swept yet, so any live key is accepted. Without one, an
-        // expired key that stays is the answer, as in Valkey.
+        // Nearly all keys have expired and have not been swept yet, so any live key is accepted. Without one,
+        // an expired key that stays is the answer, as in Valkey.
         let live = self.live_key(db);
         live.or_else(|| if self.ctx.keeps_expired() { self.random_expired_key(db) } else { None })
     }
