@@ -1,15 +1,18 @@
-//! The allocator, mimalloc: its options, and the memory that goes back to the system.
+//! The allocators: the options of mimalloc, and the memory of both that goes back to the system. The store's
+//! blocks come from [`evenkeel_slab`], everything else from mimalloc.
 //!
-//! **Blocks freed by other threads.** A thread owns the pages from which it allocates. When another thread
-//! frees a block, the block goes onto a list of its page. The owner walks these lists when it next looks for
-//! space, at 0.15 us per block, since each block is cold. The lazy-free thread frees flushed and large
-//! values, so a worker may own millions of listed blocks, and a single SET would walk all of them (measured:
-//! 157 ms after a FLUSHALL of 1.4 GB). Therefore workers take them back in every round ([`settle`]), and the
-//! lazy-free thread waits for the workers now and then (`lazy_free.rs`).
+//! **Blocks of mimalloc freed by other threads.** A thread owns the pages from which it allocates. When
+//! another thread frees a block, the block goes onto a list of its page. The owner walks these lists when
+//! it next looks for space, at 0.15 us per block, since each block is cold. The lazy-free thread frees
+//! flushed and large values, so a worker may own millions of listed blocks, and a single SET would walk all
+//! of them (measured: 157 ms after a FLUSHALL of 1.4 GB). Therefore workers take them back in every round
+//! ([`settle`]), and the lazy-free thread waits for the workers now and then (`lazy_free.rs`).
 //!
 //! **Memory that goes back to the system.** The allocator purges memory when another block near it is freed a
 //! second later, but an idle owner frees nothing. So when much has been freed, and freeing has stopped, all
-//! threads are asked to purge their unused memory ([`AllocatorPurge`]), and do so in slices ([`spans`]).
+//! threads are asked to purge their unused memory ([`AllocatorPurge`]), and do so in slices: first a walk
+//! finds runs of blocks that others have emptied, then one finds unused spans of mimalloc ([`spans`]). Chunks
+//! without runs go back with the memory that belongs to no thread.
 //!
 //! **Memory that comes from the system** is populated by a thread of its own before workers need it:
 //! [`ahead`].
@@ -76,6 +79,7 @@ unsafe extern "C" {
 pub fn settle() {
     // SAFETY: works on the calling thread's own heap.
     unsafe { evenkeel_settle() };
+    evenkeel_slab::settle();
 }
 
 /// Purges memory that belongs to no thread and has been unused for a while; for a thread that owns few pages.
@@ -84,14 +88,18 @@ fn collect() {
     unsafe { libmimalloc_sys::mi_collect(false) }
 }
 
-/// Returns the allocator's own report.
+/// Returns the report of the allocators: that of the store's blocks, and that of everything else.
 pub fn report() -> String {
     unsafe extern "C" fn append(line: *const libc::c_char, text: *mut libc::c_void) {
         // SAFETY: the allocator passes a zero-terminated text, and the address that it was given.
         let (line, text) = unsafe { (std::ffi::CStr::from_ptr(line), &mut *text.cast::<String>()) };
         text.push_str(&line.to_string_lossy());
     }
-    let mut text = String::new();
+    let blocks = evenkeel_slab::stats();
+    let mut text = format!(
+        "blocks of the store: {} bytes in runs, {} in chunks with runs, {} resident without runs\n",
+        blocks.in_runs, blocks.in_chunks, blocks.idle
+    );
     // SAFETY: the function and the text outlive the call.
     unsafe { libmimalloc_sys::mi_stats_print_out(Some(append), (&raw mut text).cast()) };
     text
@@ -107,6 +115,8 @@ pub struct AllocatorPurge {
 thread_local! {
     /// The last request that this thread has begun to follow.
     static BEGUN: Cell<u64> = const { Cell::new(0) };
+    /// This thread's walk through its runs of blocks, which comes before that through its spans.
+    static WALK: Cell<Option<evenkeel_slab::Walk>> = const { Cell::new(None) };
 }
 
 impl AllocatorPurge {
@@ -123,7 +133,7 @@ impl AllocatorPurge {
 
     /// Purges until `is_over`, which is called after each span: every microsecond or two, or after a
     /// millisecond where much memory goes back. Returns whether there is more to do.
-    pub fn follow(&self, is_over: impl FnMut() -> bool) -> bool {
+    pub fn follow(&self, mut is_over: impl FnMut() -> bool) -> bool {
         if !self.is_asked() {
             return false;
         }
@@ -131,6 +141,13 @@ impl AllocatorPurge {
             BEGUN.set(self.asked.load(Relaxed));
             settle();
             spans::begin();
+            WALK.set(Some(evenkeel_slab::Walk::new()));
+        }
+        if let Some(mut walk) = WALK.take()
+            && walk.go_on(&mut is_over)
+        {
+            WALK.set(Some(walk));
+            return true;
         }
         if spans::give_back(is_over) {
             return true;
@@ -153,6 +170,10 @@ const CALM_ROUNDS: u32 = 20;
 /// back at a time.
 const SHARED_ROUNDS: u32 = 10;
 const SHARED_MAX: u32 = 600;
+
+/// Most chunks of blocks that go back in such a purge, and chunks that stay for the next blocks.
+const CHUNKS_PURGED: usize = 1024;
+const CHUNKS_KEPT: usize = 8;
 
 /// Rounds for which such purges go on after threads have purged their own memory.
 const AGAIN_ROUNDS: u32 = 50;
@@ -228,6 +249,9 @@ impl Watch {
             self.shared = self.shared.max(AGAIN_ROUNDS);
         } else if looked == Looked::Shared {
             collect();
+        }
+        if has_given_back || looked == Looked::Shared {
+            evenkeel_slab::purge(CHUNKS_PURGED, CHUNKS_KEPT);
         }
         if self.may_have_faded(has_given_back) {
             ahead::look_for_gaps();

@@ -13,7 +13,7 @@
 //!
 //! | part | content | knows |
 //! |---|---|---|
-//! | `memory` | the count of all bytes, regions of the address space, prefetching | nothing |
+//! | `memory` | the count of all bytes, blocks, regions of the address space, prefetching | nothing |
 //! | `key` | slot and hash of a key | nothing |
 //! | `value` | ropes, collections | `memory`, `key` |
 //! | `notify` | watchers, waiters, events | `value`, `key` |

@@ -34,6 +34,7 @@ pub enum Uses {
 pub const LAYERS: &[Layer] = &[
     below(&["resp"]),
     below(&["rdb"]),
+    below(&["slab"]),
     below(&["store"]),
     below(&["runtime"]),
     below(&["config"]),

@@ -39,8 +39,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::threads;
+use evenkeel_slab::Pages;
 use evenkeel_store::memory::regions::{self, REGION};
 
+mod chunks;
 mod kernel;
 
 use kernel::{Kernel, advise, can_ask, has_several_nodes, is_never_huge};
@@ -66,6 +68,9 @@ const FIRST_FROM: usize = 2 * REGION;
 const SECOND_FROM: usize = 16 * REGION;
 const SECOND_FROM_IN_ALL: usize = 256 << 20;
 
+/// Of the memory in use, one part in so many may wait in chunks.
+const CHUNKS_SHARE: usize = 512;
+
 /// Most segments that are populated at their beginning and not taken yet: more than one only where the
 /// allocator took a segment other than the predicted.
 const BEGUN_MAX: usize = 4;
@@ -81,10 +86,17 @@ static THREAD: OnceLock<Thread> = OnceLock::new();
 /// Starts the thread, if the kernel has the needed calls; it runs as long as the process. Call it before
 /// other threads start and take their first pages.
 pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
+    let huge_pages = huge_pages && !is_never_huge();
     if has_several_nodes() || !can_ask() {
+        evenkeel_slab::set_pages(if huge_pages { Pages::Huge } else { Pages::Small });
         return Ok(());
     }
-    let mut kernel = Kernel::new(huge_pages && !is_never_huge());
+    let mut kernel = Kernel::new(huge_pages);
+    evenkeel_slab::set_pages(match (huge_pages, kernel.gathers()) {
+        (false, _) => Pages::Small,
+        (true, false) => Pages::Huge,
+        (true, true) => Pages::Populated,
+    });
     let arenas = kernel.arenas();
     let run = move || run(Ahead::new(kernel, workers));
     let thread = threads::named("memory").spawn(run).inspect_err(|_| {
@@ -93,6 +105,7 @@ pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     })?;
     if THREAD.set(thread.thread().clone()).is_ok() {
         regions::on_first_blocks(on_first_block);
+        evenkeel_slab::on_taken(wake);
     }
     Ok(())
 }
@@ -126,15 +139,17 @@ fn run(mut ahead: Ahead<Kernel>) {
             let address = first.swap(0, Acquire);
             if address != 0 {
                 is_calm = false;
-                ahead.follow(address, evenkeel_store::memory::used());
+                let blocks = evenkeel_slab::stats().in_runs;
+                ahead.follow(address, evenkeel_store::memory::used().saturating_sub(blocks));
             }
         }
+        chunks::populate(&ahead.memory, ahead.chunks_ahead(evenkeel_store::memory::used()));
         let now = Instant::now();
         let may_gather = now >= next_gather;
         if may_gather {
             next_gather = now + GATHERS_EACH;
         }
-        let is_done = may_gather && !ahead.gather_one();
+        let is_done = may_gather && !ahead.gather_one() && !chunks::gather_one(&mut ahead.memory);
         // A block that has come meanwhile has left a token: then `park` returns at once.
         match is_done {
             _ if !is_calm => {}
@@ -270,6 +285,13 @@ impl<M: Memory> Ahead<M> {
     fn regions_ahead(&self, used: usize) -> usize {
         let share = used / self.workers;
         if share >= SECOND_FROM && used >= SECOND_FROM_IN_ALL { AHEAD } else { (share >= FIRST_FROM).into() }
+    }
+
+    /// Chunks that wait for any worker: several workers may need one at the same time. They are resident, so
+    /// they are few beside the data.
+    fn chunks_ahead(&self, used: usize) -> usize {
+        let few = 1 + used / CHUNKS_SHARE / REGION;
+        (self.regions_ahead(used) * self.workers.div_ceil(4)).min(few)
     }
 
     /// Populates the beginning of the segment that is predicted next, unless that has been done.

@@ -9,6 +9,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
+pub(crate) mod blocks;
 pub(crate) mod prefetch;
 pub mod regions;
 
@@ -127,6 +128,11 @@ pub fn register_thread() {
     if index < THREADS_MAX {
         MINE.set(index);
     }
+}
+
+/// Bytes that the calling thread has taken since it was registered, minus those that it has freed.
+pub fn held_by_thread() -> isize {
+    COUNTERS[MINE.get()].0.load(Relaxed)
 }
 
 /// Bytes held by the process now.

@@ -6,10 +6,10 @@
 //! segment is due. So a sweep of a slot with ten million keys reads a list of times, not ten million
 //! deadlines.
 
-use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 
+use crate::memory::blocks;
 use crate::table::retired::Retired;
 use crate::table::segment::{DIRECTORY, KEYS_MAX, Segment, TAG_BITS, pack_address, unpack_address};
 
@@ -96,13 +96,8 @@ impl Directory {
     }
 
     fn allocate(depth: u32) -> Directory {
-        let layout = layout(depth);
-        // SAFETY: the layout is not empty.
-        let block = unsafe { alloc_zeroed(layout) };
-        if block.is_null() {
-            handle_alloc_error(layout);
-        }
-        Directory(pack_address(block as usize) | u64::from(depth) << 44 | DIRECTORY)
+        let block = blocks::take_zeroed(size(depth));
+        Directory(pack_address(block.as_ptr() as usize) | u64::from(depth) << 44 | DIRECTORY)
     }
 
     /// The directory as a slot's root holds it.
@@ -172,10 +167,13 @@ impl Directory {
 
     /// The directory's memory, to be freed later; without the segments.
     pub(crate) fn retire(self) -> Retired {
-        Retired { address: unpack_address(self.0), layout: layout(self.depth()) }
+        Retired { address: unpack_address(self.0), size: size(self.depth()) }
     }
 }
 
-fn layout(depth: u32) -> Layout {
-    Layout::array::<Branch>(1 << depth).expect("at most 2^24 branches")
+/// Bytes of a directory, whose depth is at most [`DEPTH_MAX`].
+fn size(depth: u32) -> usize {
+    size_of::<Branch>() << depth
 }
+
+const _: () = assert!(align_of::<Branch>() <= 8);

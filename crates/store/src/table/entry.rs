@@ -15,7 +15,6 @@
 //! A key of 16 bytes with a value of 16 bytes takes 40 bytes, which the allocator serves without rounding. A
 //! second allocation per entry would cost 16 bytes more and, worse, another cache miss.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -24,6 +23,7 @@ use std::ptr::NonNull;
 pub use crate::value::Kind;
 
 use crate::Millis;
+use crate::memory::blocks;
 use crate::memory::prefetch::{LINE, prefetch};
 use crate::table::apart::{self, Apart};
 use crate::value::collection::{Collection, Hash};
@@ -154,9 +154,7 @@ impl EntryPtr {
         };
         let address = if flags & HEAP != 0 { size_of::<usize>() } else { 0 };
         let size = header.key_offset() + key.len() + value_len + address;
-        let layout = layout(size);
-        // SAFETY: the layout's size is at least that of the header.
-        let Some(block) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        let block = blocks::take(size);
         let entry = EntryPtr(block);
         // SAFETY: all writes lie inside the `size` bytes just allocated: header, deadline, length, key, value
         // follow each other as `key_offset` says.
@@ -465,7 +463,7 @@ impl EntryPtr {
     #[inline]
     fn free_block(self) {
         // SAFETY: `size` is the size that `new` computed; the table no longer has the address.
-        unsafe { dealloc(self.0.as_ptr(), layout(self.size())) };
+        unsafe { blocks::put_back(self.0, self.size()) };
     }
 
     /// Moves the value to a new entry, with another deadline or key; the old entry is freed.
@@ -615,11 +613,6 @@ impl Header {
     fn key_offset(self) -> usize {
         HEADER + if self.meta & TTL != 0 { 8 } else { 0 } + if self.meta & LONG_KEY != 0 { 8 } else { 0 }
     }
-}
-
-#[inline]
-fn layout(size: usize) -> Layout {
-    Layout::from_size_align(size, 8).expect("a key and a flat value are far below isize::MAX")
 }
 
 /// An entry as a command sees it, while the command holds the slot.

@@ -1,9 +1,11 @@
 //! Tables that were replaced while a prefetch on another thread may be reading them. The thread that replaced
 //! a table keeps it until all other threads have been outside the gate since.
 
-use std::alloc::{Layout, dealloc};
 use std::collections::VecDeque;
 use std::collections::vec_deque::Drain;
+use std::ptr::NonNull;
+
+use crate::memory::blocks;
 
 /// Bytes of retired tables above which each batch tries to free them.
 const MANY_BYTES: usize = 256 * 1024;
@@ -12,16 +14,17 @@ const MANY_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub(crate) struct Retired {
     pub(crate) address: usize,
-    pub(crate) layout: Layout,
+    /// Bytes.
+    pub(crate) size: usize,
 }
 
 impl Retired {
     /// # Safety
     /// No other thread reads the memory any more.
     pub(crate) unsafe fn free(self) {
-        // SAFETY: address and layout are those of the allocation; the caller promises that it is the last
-        // user.
-        unsafe { dealloc(self.address as *mut u8, self.layout) }
+        let block = NonNull::new(self.address as *mut u8).expect("a block has an address");
+        // SAFETY: address and size are those of the block; the caller promises that it is the last user.
+        unsafe { blocks::put_back(block, self.size) }
     }
 }
 
@@ -38,7 +41,7 @@ pub(crate) struct RetiredTables {
 impl RetiredTables {
     pub(crate) fn add(&mut self, retired: Option<Retired>) {
         if let Some(retired) = retired {
-            self.bytes += retired.layout.size();
+            self.bytes += retired.size;
             self.tables.push_back(retired);
         }
     }
@@ -75,7 +78,7 @@ impl RetiredTables {
         }
         if self.glanced > 0 && all_passed(&self.glance) {
             for retired in self.tables.drain(..self.glanced) {
-                self.bytes -= retired.layout.size();
+                self.bytes -= retired.size;
                 // SAFETY: every other thread has been outside the gate since this memory was replaced, so
                 // none can have kept its address, and neither has this one, by the caller's promise.
                 unsafe { retired.free() }

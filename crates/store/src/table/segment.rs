@@ -13,9 +13,9 @@
 //! Words are atomic because other threads read them unlocked to prefetch entries, without following them. All
 //! other accesses are under the slot's lock.
 
-use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::memory::blocks;
 use crate::table::entry::EntryPtr;
 use crate::table::retired::Retired;
 
@@ -101,14 +101,9 @@ impl Segment {
     pub(crate) const EMPTY: Segment = Segment(0);
 
     fn allocate(buckets: usize, deadlines: bool) -> Segment {
-        let layout = layout(buckets, deadlines);
-        // SAFETY: the layout is not empty.
-        let block = unsafe { alloc_zeroed(layout) };
-        if block.is_null() {
-            handle_alloc_error(layout);
-        }
+        let block = blocks::take_zeroed(size(buckets, deadlines));
         let flag = if deadlines { DEADLINES } else { 0 };
-        Segment(pack_address(block as usize) | ((buckets / 8) as u64) << 44 | flag)
+        Segment(pack_address(block.as_ptr() as usize) | ((buckets / 8) as u64) << 44 | flag)
     }
 
     #[inline]
@@ -314,14 +309,12 @@ impl Segment {
 
     /// The segment's memory, to be freed once it is out of the table; `None` for the empty segment.
     pub(crate) fn retire(self) -> Option<Retired> {
-        (self.0 != 0).then(|| Retired {
-            address: self.address(),
-            layout: layout(self.buckets(), self.has_deadlines()),
-        })
+        (self.0 != 0)
+            .then(|| Retired { address: self.address(), size: size(self.buckets(), self.has_deadlines()) })
     }
 
     pub(crate) fn memory(self) -> usize {
-        self.retire().map_or(0, |retired| retired.layout.size())
+        self.retire().map_or(0, |retired| retired.size)
     }
 }
 
@@ -336,9 +329,9 @@ pub(crate) fn unpack_address(packed: u64) -> usize {
     ((packed & ADDRESS_MASK) << 3) as usize
 }
 
-fn layout(buckets: usize, deadlines: bool) -> Layout {
-    let size = buckets * (size_of::<AtomicU64>() + if deadlines { size_of::<AtomicU32>() } else { 0 });
-    Layout::from_size_align(size, 8).expect("a segment is at most half a megabyte")
+/// Bytes of a segment.
+fn size(buckets: usize, deadlines: bool) -> usize {
+    buckets * (size_of::<AtomicU64>() + if deadlines { size_of::<AtomicU32>() } else { 0 })
 }
 
 #[cfg(test)]

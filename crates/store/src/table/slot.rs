@@ -315,7 +315,7 @@ impl Slot {
 
     /// Bytes of memory that the tables take.
     pub(crate) fn memory(&self) -> usize {
-        let directory = self.directory().map_or(0, |directory| directory.retire().layout.size());
+        let directory = self.directory().map_or(0, |directory| directory.retire().size);
         directory + self.segments().map(|(_, segment)| segment.memory()).sum::<usize>()
     }
 

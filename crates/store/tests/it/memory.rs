@@ -1,57 +1,26 @@
 //! The memory of the process, and checks that everything is freed.
 //!
-//! The allocator of this binary is the server's, around the system's. In addition each thread counts its own
-//! allocations, since tests that run at the same time change the process' count.
+//! The allocator of this binary is the server's, around the system's. A test that compares amounts gives its
+//! thread a counter of its own, since tests that run at the same time change the process' count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use evenkeel_store::memory::{self, Counting};
 
-struct PerThread(Counting<System>);
-
 #[global_allocator]
-static MEMORY: PerThread = PerThread(Counting(System));
+static MEMORY: Counting<System> = Counting(System);
 
 thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
+    static IS_REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Bytes that this thread has allocated, minus the bytes it has freed.
+/// Bytes that this thread has taken, minus the bytes it has freed, since it first called this.
 pub(crate) fn guard() -> isize {
-    HELD.get()
-}
-
-fn add(bytes: isize) {
-    // A thread that is being torn down has no counter any more.
-    let _ = HELD.try_with(|guard| guard.set(guard.get() + bytes));
-}
-
-// SAFETY: every call is forwarded unchanged.
-unsafe impl GlobalAlloc for PerThread {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        add(layout.size() as isize);
-        // SAFETY: the caller keeps the inner allocator's conditions.
-        unsafe { self.0.alloc(layout) }
+    if !IS_REGISTERED.replace(true) {
+        memory::register_thread();
     }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        add(layout.size() as isize);
-        // SAFETY: as above.
-        unsafe { self.0.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        add(-(layout.size() as isize));
-        // SAFETY: as above.
-        unsafe { self.0.dealloc(block, layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        add(size as isize - layout.size() as isize);
-        // SAFETY: as above.
-        unsafe { self.0.realloc(block, layout, size) }
-    }
+    memory::held_by_thread()
 }
 
 /// Block size: far above the allocations of all other tests that run at the same time.

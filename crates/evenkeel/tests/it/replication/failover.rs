@@ -97,7 +97,10 @@ fn waits_end_with_the_failover_and_not_before() {
     ok(&mut primary.connect(), "FAILOVER ABORT");
     assert_eq!((blocked(&primary).as_str(), role(&primary).as_str()), ("1", "master"));
     thaw(&replica);
+    // The end of the failover has ended the replica's connection, which the replica notices a little later.
+    wait_until("it has the new stream", || replica.info("master_replid") == primary.info("master_replid"));
     await_link(&replica);
+    wait_until("the primary has it", || primary.info("connected_slaves") == "1");
     fail_over(&primary, &replica, "");
     await_end(&primary);
     let ended = waiting.read().to_string();

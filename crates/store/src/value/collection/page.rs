@@ -28,9 +28,10 @@ mod size;
 mod tests;
 mod write;
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use crate::memory::blocks;
 
 use size::stride;
 
@@ -48,7 +49,6 @@ const NARROW_MAX: usize = u8::MAX as usize;
 
 const HEADER: usize = size_of::<Header>();
 const TAG: usize = size_of::<u16>();
-const ALIGN: usize = 8;
 
 /// A tag for each item follows the offsets.
 const TAGGED: u8 = 1;
@@ -101,7 +101,7 @@ impl Drop for Page {
             // is freed.
             self.header().refs.load(Acquire);
             // SAFETY: the block was allocated with this layout, and the last reference to it is gone.
-            unsafe { dealloc(self.0.as_ptr().cast(), layout(self.memory())) }
+            unsafe { blocks::put_back(self.0.cast(), self.memory()) }
         }
     }
 }
@@ -118,10 +118,6 @@ fn class_of_size(bytes: usize) -> u8 {
     let quarter = (bytes.max(16) >> (doubling + 2)) - 4;
     let class = (4 * doubling) as u8 + quarter as u8;
     class + u8::from(size_of_class(class) < bytes)
-}
-
-fn layout(size: usize) -> Layout {
-    Layout::from_size_align(size, ALIGN).expect("a block is hardly longer than an item can be")
 }
 
 impl Page {
@@ -149,9 +145,7 @@ impl Page {
         };
         let flags = if tagged { TAGGED } else { 0 } | offsets;
         let class = class_of_size(HEADER + bytes + items * stride(flags));
-        let layout = layout(size_of_class(class));
-        // SAFETY: the layout's size is at least that of the header.
-        let Some(block) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        let block = blocks::take(size_of_class(class));
         let header = Header { refs: AtomicU32::new(1), used: 0, count: 0, class, flags };
         let block = block.cast::<Header>();
         // SAFETY: the block was just allocated, is aligned, and long enough for the header.

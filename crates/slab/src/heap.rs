@@ -1,0 +1,544 @@
+//! A heap: the runs from which a thread takes blocks.
+//!
+//! A thread gets a heap with its first block and leaves it behind when it ends. The next thread that begins
+//! or needs a run takes it over: a thread that has loaded data ends, and the workers change the data. A
+//! thread that has a heap already merges the runs with free blocks into its own ([`Heap::merge`]); the full
+//! ones keep their owner's number, and come to the thread by that heap's notices. Heaps are never freed.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+
+use parking_lot::Mutex;
+
+use crate::arena::{self, Chunk};
+use crate::classes::{self, CLASSES};
+use crate::run::{NO_RUN, Noticed, Run, State};
+use crate::units::{ORDERS, Units};
+
+/// Most heaps, and thus threads that have blocks of their own at a time.
+const HEAPS_MAX: usize = 1024;
+
+/// Chunks with free units that are looked at for a new run, before another chunk is taken.
+const LOOKS: usize = 16;
+
+/// This share of the units of a heap may be in the first runs of classes that have a coarse class instead.
+const FINE_SHARE: usize = 16;
+
+static HEAPS: [AtomicPtr<Heap>; HEAPS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; HEAPS_MAX];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Numbers of heaps without a thread.
+static LEFT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// Whether there are any.
+static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
+
+struct Class {
+    current: *const Run,
+    /// The first of the runs with free blocks.
+    listed: u32,
+    /// Whether the class has, or has had, runs of its own.
+    is_fine: bool,
+}
+
+struct Heap {
+    number: u32,
+    /// Units in runs.
+    units: AtomicUsize,
+    noticed: Noticed,
+    /// For its thread alone, which has no reference to it for longer than a call.
+    own: UnsafeCell<Own>,
+}
+
+struct Own {
+    classes: [Class; CLASSES],
+    /// Chunks with free units, by the order of the smallest free block.
+    open: [Vec<u32>; ORDERS],
+    /// Where the search for a block that is not the smallest of its chunk begins.
+    look_at: usize,
+    /// Units of the first runs of classes that have a coarse class instead.
+    fine: usize,
+    /// Heaps of former threads, whose notices come to this thread.
+    merged: Vec<&'static Heap>,
+}
+
+thread_local! {
+    /// The calling thread's heap.
+    static MINE: Cell<Option<&'static Heap>> = const { Cell::new(None) };
+    /// Leaves the heap behind when the thread ends.
+    static LEAVES: Leaves = const { Leaves };
+}
+
+struct Leaves;
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        if MINE.get().is_some() {
+            Walk::new().go_on(|| false);
+        }
+        if let Some(heap) = MINE.take() {
+            leave(heap);
+        }
+    }
+}
+
+/// Lets another thread have the heap.
+fn leave(heap: &Heap) {
+    LEFT.lock().push(heap.number);
+    IS_ANY_LEFT.store(true, Relaxed);
+}
+
+fn take_left() -> Option<&'static Heap> {
+    if !IS_ANY_LEFT.load(Relaxed) {
+        return None;
+    }
+    let mut left = LEFT.lock();
+    let number = left.pop();
+    IS_ANY_LEFT.store(!left.is_empty(), Relaxed);
+    number.map(by_number)
+}
+
+#[inline]
+fn mine() -> Option<&'static Heap> {
+    MINE.try_with(Cell::get).unwrap_or(None)
+}
+
+fn by_number(number: u32) -> &'static Heap {
+    // SAFETY: a heap that has a number is there, and heaps stay.
+    unsafe { &*HEAPS[number as usize].load(Acquire) }
+}
+
+/// Returns a heap without a thread, or a new heap.
+fn adopt() -> &'static Heap {
+    if let Some(heap) = take_left() {
+        return heap;
+    }
+    let number = COUNT.fetch_add(1, Relaxed);
+    assert!(number < HEAPS_MAX, "fewer threads at a time than heaps");
+    HEAPS[number].store(Box::into_raw(Box::new(Heap::new(number as u32))), Release);
+    by_number(number as u32)
+}
+
+/// Takes a block of at least `size` bytes, at most [`crate::SIZE_MAX`]. `None`: the system has no more
+/// memory.
+#[inline]
+pub(crate) fn take(size: usize) -> Option<*mut u8> {
+    let class = classes::class_of(size);
+    let Some(heap) = mine() else { return take_without_heap(class) };
+    // SAFETY: the heap is the calling thread's, and so are its runs.
+    let block = unsafe {
+        let current = (&(*heap.own.get()).classes)[class].current;
+        current.as_ref().and_then(Run::take)
+    };
+    // SAFETY: as above.
+    block.or_else(|| unsafe { heap.refill(class) })
+}
+
+#[cold]
+fn take_without_heap(class: usize) -> Option<*mut u8> {
+    let heap = adopt();
+    let keeps = LEAVES.try_with(|_| ()).is_ok() && MINE.try_with(|mine| mine.set(Some(heap))).is_ok();
+    // SAFETY: the heap is the calling thread's now.
+    let block = unsafe { heap.refill(class) };
+    if !keeps {
+        leave(heap); // the thread is ending
+    }
+    block
+}
+
+/// Frees a block.
+///
+/// # Safety
+/// The block comes from [`take`], and nobody uses it any more.
+#[inline]
+pub(crate) unsafe fn put_back(block: *mut u8) {
+    // SAFETY: the block lies in a run, by the caller's promise; as long as it is in use, the run stays.
+    let run = unsafe { &*arena::run_of(block) };
+    let owner = run.owner.load(Relaxed);
+    match mine() {
+        Some(heap) if heap.number + 1 == owner => {
+            // SAFETY: the block is the run's, which the calling thread owns.
+            unsafe { run.put_back(block) };
+            if run.is_unused() || run.state.get() == State::Full {
+                // SAFETY: the heap is the calling thread's.
+                unsafe { heap.follow(run) };
+            }
+        }
+        _ => {
+            // SAFETY: the block is the run's.
+            if unsafe { run.put_back_from_afar(block) } {
+                give_notice(run, owner - 1);
+            }
+        }
+    }
+}
+
+/// Hands a run to its owner. The run is not dissolved until its owner has received it.
+#[cold]
+fn give_notice(run: &Run, heap: u32) {
+    let number = arena::number_of(run);
+    by_number(heap).noticed.push(number, |next| run.next_noticed.store(next, Relaxed));
+}
+
+/// Takes back the runs of this thread for which other threads have given notice.
+#[inline]
+pub(crate) fn settle() {
+    if let Some(heap) = mine() {
+        // SAFETY: the heap is the calling thread's.
+        unsafe { heap.follow_noticed() };
+    }
+}
+
+/// A walk through the runs of the calling thread that have free blocks: it dissolves a run whose blocks other
+/// threads have all freed, and the current runs without a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walk {
+    class: usize,
+    /// The next run of the class, unless it is in another list by now; [`NO_RUN`]: the walk has not come to
+    /// it.
+    next: u32,
+    /// Runs that may still be looked at: lists change, and are begun anew then.
+    left: usize,
+}
+
+impl Walk {
+    pub(crate) fn new() -> Walk {
+        let units = mine().map_or(0, |heap| heap.units.load(Relaxed));
+        Walk { class: 0, next: NO_RUN, left: units + CLASSES }
+    }
+
+    /// Goes on until `is_over`, which is called after each run. Returns whether there is more.
+    pub(crate) fn go_on(&mut self, mut is_over: impl FnMut() -> bool) -> bool {
+        let Some(heap) = mine() else { return false };
+        // SAFETY: the heap is the calling thread's. `is_over` takes no blocks, as its caller promises.
+        let own = unsafe { heap.own() };
+        while let Some(left) = take_left() {
+            heap.merge(own, left);
+        }
+        heap.follow_all_noticed(own);
+        while self.class < CLASSES {
+            let mut at = own.classes[self.class].listed;
+            if self.next != NO_RUN && heap.is_listed(self.next, self.class) {
+                at = self.next;
+            }
+            while at != NO_RUN && self.left > 0 {
+                let run = arena::run_by_number(at);
+                at = run.next.get();
+                self.left -= 1;
+                if run.is_unused() {
+                    heap.follow_run(own, run);
+                }
+                if is_over() {
+                    self.next = at;
+                    if at == NO_RUN {
+                        self.class += 1;
+                    }
+                    return true;
+                }
+            }
+            // SAFETY: the run is the heap's.
+            if let Some(run) = unsafe { own.classes[self.class].current.as_ref() }
+                && run.is_unused()
+            {
+                own.classes[self.class].current = ptr::null();
+                heap.dissolve(own, run);
+            }
+            (self.class, self.next) = (self.class + 1, NO_RUN);
+        }
+        false
+    }
+}
+
+/// Bytes in runs.
+pub(crate) fn bytes_in_runs() -> usize {
+    let heaps = HEAPS[..COUNT.load(Relaxed).min(HEAPS_MAX)].iter();
+    // SAFETY: heaps stay, and a heap that is being made has no address here yet.
+    let units =
+        heaps.filter_map(|heap| unsafe { heap.load(Acquire).as_ref() }).map(|heap| heap.units.load(Relaxed));
+    units.sum::<usize>() * arena::UNIT
+}
+
+/// All of these are for the heap's own thread.
+impl Heap {
+    fn new(number: u32) -> Heap {
+        const CLASS: Class = Class { current: ptr::null(), listed: NO_RUN, is_fine: false };
+        let own = Own {
+            classes: [CLASS; CLASSES],
+            open: Default::default(),
+            look_at: 0,
+            fine: 0,
+            merged: Vec::new(),
+        };
+        Heap { number, units: AtomicUsize::new(0), noticed: Noticed::new(), own: UnsafeCell::new(own) }
+    }
+
+    /// # Safety
+    /// The caller is the heap's thread, and has no other reference to this.
+    #[expect(clippy::mut_from_ref, reason = "one thread, and one reference at a time")]
+    unsafe fn own(&self) -> &mut Own {
+        // SAFETY: by the caller's promise.
+        unsafe { &mut *self.own.get() }
+    }
+
+    /// Takes a block when the current run of its class has none.
+    #[cold]
+    unsafe fn refill(&self, class: usize) -> Option<*mut u8> {
+        // SAFETY: for this call, this is the only reference; the methods of `self` that follow get it.
+        let own = unsafe { self.own() };
+        let class = self.served_by(own, class);
+        loop {
+            // SAFETY: the run is this heap's.
+            if let Some(run) = unsafe { own.classes[class].current.as_ref() } {
+                if let Some(block) = run.take() {
+                    return Some(block);
+                }
+                if run.collect() {
+                    continue;
+                }
+                if !run.awaits_notice.get() {
+                    if !run.remote.ask() {
+                        continue; // something has come
+                    }
+                    run.awaits_notice.set(true);
+                }
+                run.state.set(State::Full);
+                own.classes[class].current = ptr::null();
+            }
+            while let Some(heap) = take_left() {
+                self.merge(own, heap);
+            }
+            self.follow_all_noticed(own);
+            let next = match own.classes[class].listed {
+                NO_RUN => self.make_run(own, class)?,
+                listed => {
+                    let run = arena::run_by_number(listed);
+                    own.unlist(run);
+                    run
+                }
+            };
+            next.state.set(State::Current);
+            own.classes[class].current = next;
+        }
+    }
+
+    /// Whether that is a run of this heap and class that has free blocks. Its entry may be another run's by
+    /// now, or none's.
+    fn is_listed(&self, number: u32, class: usize) -> bool {
+        let run = arena::run_by_number(number);
+        // With this heap's number, the entry is that of a run of this heap.
+        let is_own = run.owner.load(Relaxed) == self.number + 1;
+        is_own && run.class as usize == class && run.state.get() == State::Listed
+    }
+
+    /// Takes over a heap without a thread.
+    fn merge(&self, own: &mut Own, heap: &'static Heap) {
+        // SAFETY: nobody else has the heap, and it is another than this.
+        let other = unsafe { heap.own() };
+        own.merged.append(&mut other.merged);
+        own.merged.push(heap);
+        for class in 0..CLASSES {
+            let it = &mut other.classes[class];
+            // SAFETY: the run was the other heap's, and is this heap's now.
+            if let Some(run) = unsafe { std::mem::replace(&mut it.current, ptr::null()).as_ref() } {
+                self.take_over(own, run);
+            }
+            while it.listed != NO_RUN {
+                let run = arena::run_by_number(it.listed);
+                it.listed = run.next.get();
+                self.take_over(own, run);
+            }
+        }
+        for number in other.open.iter_mut().flat_map(std::mem::take) {
+            // SAFETY: the chunk was the other heap's, and is this heap's now.
+            let chunk = unsafe { &mut *arena::chunk(number) };
+            chunk.list = None;
+            own.file(number, chunk);
+        }
+        self.units.store(self.units.load(Relaxed) + heap.units.swap(0, Relaxed), Relaxed);
+    }
+
+    /// Takes over a run that has free blocks, or that was current.
+    fn take_over(&self, own: &mut Own, run: &Run) {
+        run.owner.store(self.number + 1, Relaxed);
+        own.list(run);
+    }
+
+    /// The class that serves a class: itself, or its coarse class.
+    fn served_by(&self, own: &mut Own, class: usize) -> usize {
+        let coarse = classes::coarse(class);
+        if coarse == class || own.classes[class].is_fine {
+            return class;
+        }
+        let units = 1 << classes::ORDER[class];
+        if (own.fine + units) * FINE_SHARE > self.units.load(Relaxed) {
+            return coarse;
+        }
+        own.fine += units;
+        own.classes[class].is_fine = true;
+        class
+    }
+
+    /// Follows a run of this heap whose last block has been freed, or which was full.
+    #[cold]
+    unsafe fn follow(&self, run: &Run) {
+        // SAFETY: for this call, this is the only reference.
+        self.follow_run(unsafe { self.own() }, run);
+    }
+
+    fn follow_run(&self, own: &mut Own, run: &Run) {
+        match run.state.get() {
+            State::Current | State::Over => {}
+            State::Full if run.is_unused() => self.dissolve(own, run),
+            State::Full => own.list(run),
+            State::Listed if run.is_unused() => {
+                own.unlist(run);
+                self.dissolve(own, run);
+            }
+            State::Listed => {}
+        }
+    }
+
+    /// Follows the runs for which other threads have given notice.
+    #[inline]
+    unsafe fn follow_noticed(&self) {
+        // SAFETY: for this call, this is the only reference.
+        let own = unsafe { self.own() };
+        if self.noticed.is_any() || own.merged.iter().any(|heap| heap.noticed.is_any()) {
+            self.follow_all_noticed(own);
+        }
+    }
+
+    fn follow_all_noticed(&self, own: &mut Own) {
+        self.follow_all_of(own, &self.noticed);
+        for at in 0..own.merged.len() {
+            let heap = own.merged[at];
+            self.follow_all_of(own, &heap.noticed);
+        }
+    }
+
+    fn follow_all_of(&self, own: &mut Own, noticed: &Noticed) {
+        let mut number = noticed.take();
+        while number != NO_RUN {
+            let run = arena::run_by_number(number);
+            number = run.next_noticed.load(Relaxed);
+            run.awaits_notice.set(false);
+            run.owner.store(self.number + 1, Relaxed); // it may have been a merged heap's
+            if run.state.get() == State::Over {
+                self.dissolve(own, run);
+            } else {
+                run.collect();
+                self.follow_run(own, run);
+            }
+        }
+    }
+
+    /// Gives a run's units back to its chunk. All its blocks have been freed, and it is in no list.
+    fn dissolve(&self, own: &mut Own, run: &Run) {
+        if run.awaits_notice.get() && !run.remote.retract() {
+            // A thread is about to hand the run over: the run must not be dissolved until then.
+            run.state.set(State::Over);
+            return;
+        }
+        let order = classes::ORDER[run.class as usize] as usize;
+        let first = arena::number_of(run);
+        let (number, unit) = (first / arena::UNITS as u32, first as usize % arena::UNITS);
+        run.owner.store(0, Relaxed);
+        self.units.store(self.units.load(Relaxed) - (1 << order), Relaxed);
+        // SAFETY: the chunk is this heap's.
+        let chunk = unsafe { &mut *arena::chunk(number) };
+        chunk.free.put_back(unit, order);
+        if chunk.free == Units::ALL {
+            own.close(chunk);
+            arena::give_back(number);
+        } else {
+            own.file(number, chunk);
+        }
+    }
+
+    /// Makes a run of this class. `None`: the system has no more memory.
+    fn make_run(&self, own: &mut Own, class: usize) -> Option<&'static Run> {
+        let order = classes::ORDER[class] as usize;
+        let number = match own.find(order) {
+            Some(number) => number,
+            None => {
+                let number = arena::take()?;
+                // SAFETY: the chunk is this heap's now.
+                let chunk = unsafe { &mut *arena::chunk(number) };
+                (chunk.free, chunk.list) = (Units::ALL, None);
+                number
+            }
+        };
+        // SAFETY: the chunk is this heap's.
+        let chunk = unsafe { &mut *arena::chunk(number) };
+        let unit = chunk.free.take(order).expect("that was looked for");
+        own.file(number, chunk);
+        let (run, base) = arena::run_at(number, unit);
+        self.units.store(self.units.load(Relaxed) + (1 << order), Relaxed);
+        // SAFETY: the units were free, so their entries are no run's.
+        Some(unsafe { Run::make(run, self.number, class, base, order) })
+    }
+}
+
+impl Own {
+    fn list(&mut self, run: &Run) {
+        let (number, head) = (arena::number_of(run), &mut self.classes[run.class as usize].listed);
+        run.state.set(State::Listed);
+        run.previous.set(NO_RUN);
+        run.next.set(*head);
+        if *head != NO_RUN {
+            arena::run_by_number(*head).previous.set(number);
+        }
+        *head = number;
+    }
+
+    fn unlist(&mut self, run: &Run) {
+        let (previous, next) = (run.previous.get(), run.next.get());
+        match previous {
+            NO_RUN => self.classes[run.class as usize].listed = next,
+            previous => arena::run_by_number(previous).next.set(next),
+        }
+        if next != NO_RUN {
+            arena::run_by_number(next).previous.set(previous);
+        }
+    }
+
+    /// Looks for a chunk with a free block of this order.
+    fn find(&mut self, order: usize) -> Option<u32> {
+        // Where the smallest block has room, the fewest blocks are broken up.
+        if let Some(list) = self.open[order..].iter().find(|list| !list.is_empty()) {
+            return list.last().copied();
+        }
+        self.look_at = self.look_at.wrapping_add(1);
+        let start = self.look_at;
+        self.open[..order].iter().rev().find_map(|list| {
+            let looks =
+                (0..list.len().min(LOOKS)).map(|at| list[(start.wrapping_mul(LOOKS) + at) % list.len()]);
+            // SAFETY: the chunks are this heap's.
+            looks.into_iter().find(|number| unsafe { (*arena::chunk(*number)).free }.take(order).is_some())
+        })
+    }
+
+    /// Puts a chunk into the list where it belongs, after its free units have changed.
+    fn file(&mut self, number: u32, chunk: &mut Chunk) {
+        let list = chunk.free.smallest().map(|order| order as u8);
+        if list == chunk.list {
+            return;
+        }
+        self.close(chunk);
+        chunk.list = list;
+        if let Some(list) = list {
+            chunk.at = self.open[list as usize].len() as u32;
+            self.open[list as usize].push(number);
+        }
+    }
+
+    /// Takes a chunk out of its list.
+    fn close(&mut self, chunk: &mut Chunk) {
+        let Some(list) = chunk.list.take() else { return };
+        let (list, at) = (&mut self.open[list as usize], chunk.at as usize);
+        list.swap_remove(at);
+        if let Some(moved) = list.get(at) {
+            // SAFETY: the chunk is this heap's, and another than `chunk`.
+            unsafe { (*arena::chunk(*moved)).at = at as u32 };
+        }
+    }
+}

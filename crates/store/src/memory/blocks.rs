@@ -1,0 +1,59 @@
+//! Blocks of entries, pages and tables, counted. Large blocks come from the general allocator.
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+use evenkeel_slab as slab;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).expect("a block is hardly longer than an item can be")
+}
+
+/// Takes a block of `size` bytes, aligned to eight.
+#[inline]
+pub(crate) fn take(size: usize) -> NonNull<u8> {
+    if size > slab::SIZE_MAX {
+        return take_large(size);
+    }
+    let Some(block) = slab::take(size) else { handle_alloc_error(layout(size)) };
+    let _ = super::add(size as isize);
+    block
+}
+
+/// Takes a block of zeros.
+pub(crate) fn take_zeroed(size: usize) -> NonNull<u8> {
+    if size > slab::SIZE_MAX {
+        let layout = layout(size);
+        // SAFETY: the layout's size is not zero.
+        return NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+    }
+    let block = take(size);
+    // SAFETY: the block is this long, and new.
+    unsafe { block.write_bytes(0, size) };
+    block
+}
+
+#[cold]
+fn take_large(size: usize) -> NonNull<u8> {
+    let layout = layout(size);
+    // SAFETY: the layout's size is not zero.
+    NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+/// Frees a block.
+///
+/// # Safety
+/// The block comes from [`take`] with the same size, and nobody uses it any more.
+#[inline]
+pub(crate) unsafe fn put_back(block: NonNull<u8>, size: usize) {
+    if size > slab::SIZE_MAX {
+        // SAFETY: the caller's promises are those that are required.
+        return unsafe { dealloc(block.as_ptr(), layout(size)) };
+    }
+    let is_own = super::add(-(size as isize));
+    // SAFETY: as above.
+    unsafe { slab::put_back(block) };
+    if !is_own {
+        super::freed_by_any();
+    }
+}
