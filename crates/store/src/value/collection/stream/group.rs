@@ -147,6 +147,8 @@ impl Group {
 
     /// Number of entries still to be delivered, if it can be determined; computed as in Valkey and in Redis
     /// up to 7.2.5, which count trimmed entries too. (Later versions of Redis take the length after a trim.)
+    /// A stream without entries has nothing to deliver to a group beyond them, as in Redis 8; Valkey calls
+    /// that unknown.
     pub fn lag(&self, log: &Log) -> Option<u64> {
         if log.added() == 0 {
             return Some(0);
@@ -155,7 +157,8 @@ impl Group {
             Some(read) if !log.has_gap_from(self.last_id) => Some(read),
             _ => log.rank_ever(self.last_id),
         };
-        read.map(|read| log.added().wrapping_sub(read))
+        let lag = read.map(|read| log.added().wrapping_sub(read));
+        lag.or_else(|| log.entries().is_empty().then_some(0))
     }
 
     // Consumers.
