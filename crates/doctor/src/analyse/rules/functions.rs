@@ -34,7 +34,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "allocating and freeing memory",
         functions: &["malloc", "free", "calloc", "realloc", "cfree", "aligned_alloc", "posix_memalign", "je_",
-                     "mi_", "tc_", "zmalloc", "zfree", "zrealloc", "operator new", "operator delete",
+                     "mi_", "evenkeel_slab", "tc_", "zmalloc", "zfree", "zrealloc", "operator new", "operator delete",
                      "__libc_malloc", "_int_malloc", "_int_free"],
         modules: &["libjemalloc", "libtcmalloc", "libmimalloc"],
         next: "Reuse buffers; check that the allocator is not fighting over one arena.",
