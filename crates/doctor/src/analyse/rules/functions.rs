@@ -34,8 +34,8 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "allocating and freeing memory",
         functions: &["malloc", "free", "calloc", "realloc", "cfree", "aligned_alloc", "posix_memalign", "je_",
-                     "mi_", "evenkeel_slab", "tc_", "zmalloc", "zfree", "zrealloc", "operator new", "operator delete",
-                     "__libc_malloc", "_int_malloc", "_int_free"],
+                     "mi_", "tc_", "evenkeel_slab", "zmalloc", "zfree", "zrealloc", "operator new",
+                     "operator delete", "__libc_malloc", "_int_malloc", "_int_free"],
         modules: &["libjemalloc", "libtcmalloc", "libmimalloc"],
         next: "Reuse buffers; check that the allocator is not fighting over one arena.",
     },
