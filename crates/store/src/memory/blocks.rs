@@ -47,7 +47,7 @@ fn take_large(size: usize) -> NonNull<u8> {
 #[inline]
 pub(crate) unsafe fn put_back(block: NonNull<u8>, size: usize) {
     if size > slab::SIZE_MAX {
-        // SAFETY: the caller's promises are those that are required.
+        // SAFETY: the caller promises that the block came from there, with this size.
         return unsafe { dealloc(block.as_ptr(), layout(size)) };
     }
     let is_own = super::add(-(size as isize));

@@ -130,7 +130,7 @@ pub fn register_thread() {
     }
 }
 
-/// Bytes that the calling thread has taken since it was registered, minus those that it has freed.
+/// Bytes that the calling thread has taken since it was registered, minus the bytes that it has freed.
 pub fn held_by_thread() -> isize {
     COUNTERS[MINE.get()].0.load(Relaxed)
 }

@@ -364,7 +364,7 @@ fn a_killed_link_reconnects() {
     await_equal(&primary, &replica);
 }
 
-/// After DEBUG CHANGE-REPL-ID a connected replica stays, and one that reconnects needs a full sync.
+/// After DEBUG CHANGE-REPL-ID a connected replica stays, and a replica that reconnects needs a full sync.
 #[test]
 fn a_changed_stream_id_forces_a_full_sync() {
     let primary = start(&[PRIMARY, &["--enable-debug-command", "yes"]].concat());
