@@ -190,8 +190,12 @@ impl Persist {
         self.core.blockers.any().contains(Blockers::LOADING)
     }
 
-    /// Blocks or allows writes, as the settings say for a failed snapshot.
+    /// Follows changed settings: blocks or allows writes after a failed snapshot, and lets the writer of the
+    /// append-only file end its tail now, not with the next write, which would be synced.
     pub fn follow(&self, settings: &Settings) {
+        if self.aof.is_on() {
+            self.core.keyspace.journal.wake(aof::place(self));
+        }
         let stops = settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
         // Under the lock: the last caller sees all changes.
         let state = self.state.lock();
