@@ -242,17 +242,3 @@ fn an_aof_turned_on_during_a_snapshot_starts_after_it() {
         assert_eq!(size(&mut client), Some(201));
     }
 }
-
-/// The tail ends with the policy, not with the next write.
-#[test]
-fn a_write_after_the_policy_has_changed_is_not_synced() {
-    let server = start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let mut client = server.connect();
-    client.run("INCR n");
-    assert_eq!(client.run("WAITAOF 1 0 10000").to_string(), "[:1, :0]");
-    client.run("CONFIG SET appendfsync no");
-    let tail = server.folder().join("appendonlydir/appendonly.aof.tail");
-    wait_until("the tail has ended", || !tail.exists());
-    client.run("INCR n");
-    assert_eq!(client.run("WAITAOF 1 0 200").to_string(), "[:0, :0]");
-}
