@@ -46,11 +46,6 @@ pub unsafe fn put_back(block: NonNull<u8>) {
     unsafe { heap::put_back(block.as_ptr()) }
 }
 
-/// Bytes that a block of `size` bytes takes, at most; `size` is at most [`SIZE_MAX`].
-pub fn rounded(size: usize) -> usize {
-    classes::size_of(classes::class_of(size))
-}
-
 /// Takes back the blocks that other threads have freed in this thread's full runs: constant time for each
 /// such run. A thread that shares blocks with others calls it regularly.
 #[inline]

@@ -162,10 +162,12 @@ fn a_group_of_an_empty_stream_has_no_lag() {
     let text = r#"
         > XADD s MINID 5-0 4-0 a b          < "4-0"
         > XGROUP CREATE s g 4-1             < OK
-        > XINFO GROUPS s                    < [[*, "last-delivered-id", "4-1", "entries-read", (nil), "lag", :0]]
+        > XINFO GROUPS s
+        < [[*, "last-delivered-id", "4-1", "entries-read", (nil), "lag", :0]]
         > XADD t 1-0 a b                    < "1-0"
         > XGROUP CREATE t g 7-0             < OK
-        > XINFO GROUPS t                    < [[*, "last-delivered-id", "7-0", "entries-read", (nil), "lag", (nil)]]
+        > XINFO GROUPS t
+        < [[*, "last-delivered-id", "7-0", "entries-read", (nil), "lag", (nil)]]
     "#;
     World::new().check(text);
     if let Some(oracle) = Program::oracle(Reference::Redis8) {
