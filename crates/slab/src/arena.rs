@@ -14,8 +14,7 @@
 //! Chunks that no heap needs wait in the arena. Their memory is resident until it is [given
 //! back](purge), or they are taken again.
 
-use std::cell::UnsafeCell;
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -23,6 +22,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
+use crate::heap::{HEAPS_MAX, Heap};
+use crate::list::{Links, List};
 use crate::run::Run;
 use crate::units::Units;
 
@@ -41,18 +42,21 @@ const STEP: usize = 32;
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     /// Units that belong to no run.
-    pub(crate) free: Units,
+    pub(crate) free: Cell<Units>,
     /// The list of the heap's in which it is, if it has free units: the order of the smallest free block.
-    pub(crate) list: Option<u8>,
-    /// Place in the list.
-    pub(crate) at: u32,
+    pub(crate) list: Cell<Option<u8>>,
+    /// In the heap's list, or in the arena's if the chunk belongs to no heap.
+    links: Links,
+    /// In [`Free::loose`], for whichever thread has locked it.
+    loose_links: Links,
 }
 
 /// The range and its tables.
 struct Arena {
+    heaps: NonNull<Heap>,
     base: NonNull<u8>,
     runs: NonNull<Run>,
-    chunks: NonNull<UnsafeCell<Chunk>>,
+    chunks: NonNull<Chunk>,
     /// Number of chunks that fit.
     len: usize,
     free: Mutex<Free>,
@@ -77,12 +81,13 @@ pub enum Pages {
 }
 
 /// Chunks that belong to no heap.
-#[derive(Default)]
 struct Free {
     /// Resident in full or in part.
-    resident: Vec<u32>,
+    resident: List,
+    /// Number of these.
+    idle: usize,
     /// Not resident.
-    purged: Vec<u32>,
+    purged: List,
     /// From here on, no chunk has ever been taken.
     fresh: usize,
     /// Up to here, memory is accessible.
@@ -90,7 +95,37 @@ struct Free {
     /// Chunks of heaps.
     taken: usize,
     /// Chunks that were taken before they were populated.
-    loose: VecDeque<u32>,
+    loose: List,
+}
+
+impl Free {
+    const NONE: Free = Free {
+        resident: List::EMPTY,
+        idle: 0,
+        purged: List::EMPTY,
+        fresh: 0,
+        accessible: 0,
+        taken: 0,
+        loose: List::EMPTY,
+    };
+
+    fn put_resident(&mut self, chunk: u32) {
+        self.resident.push(links, chunk);
+        self.idle += 1;
+    }
+
+    /// Takes the resident chunk that was used last, whose memory is in caches yet.
+    fn take_newest(&mut self) -> Option<u32> {
+        let chunk = self.resident.pop_newest(links)?;
+        self.idle -= 1;
+        Some(chunk)
+    }
+
+    fn take_oldest(&mut self) -> Option<u32> {
+        let chunk = self.resident.pop_oldest(links)?;
+        self.idle -= 1;
+        Some(chunk)
+    }
 }
 
 static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
@@ -118,11 +153,12 @@ impl Arena {
     fn of(len: usize) -> io::Result<Arena> {
         let len = len.next_multiple_of(STEP);
         let runs = memory::table::<Run>(len * UNITS)?;
-        let chunks = memory::table::<UnsafeCell<Chunk>>(len)?;
+        let chunks = memory::table::<Chunk>(len)?;
+        let heaps = memory::table::<Heap>(HEAPS_MAX)?;
         let base = memory::range(len * CHUNK)?;
         BASE.store(base.as_ptr(), Release);
         RUNS.store(runs.as_ptr(), Release);
-        Ok(Arena { base, runs, chunks, len, free: Mutex::default() })
+        Ok(Arena { heaps, base, runs, chunks, len, free: Mutex::new(Free::NONE) })
     }
 
     fn at(&self, chunk: usize) -> NonNull<u8> {
@@ -152,12 +188,12 @@ pub(crate) fn take() -> Option<u32> {
     let arena = arena()?;
     let chunk = {
         let mut free = arena.free.lock();
-        let chunk = match free.resident.pop().or_else(|| free.purged.pop()) {
+        let chunk = match free.take_newest().or_else(|| free.purged.pop_newest(links)) {
             Some(chunk) => chunk,
             None => {
                 let chunk = fresh(arena, &mut free)?;
                 if pages() == Pages::Populated {
-                    free.loose.push_back(chunk);
+                    free.loose.push(loose_links, chunk);
                 }
                 chunk
             }
@@ -187,14 +223,14 @@ fn fresh(arena: &Arena, free: &mut Free) -> Option<u32> {
 /// Takes back a chunk without runs.
 pub(crate) fn give_back(chunk: u32) {
     let mut free = arena().expect("the chunk came from there").free.lock();
-    free.resident.push(chunk);
+    free.put_resident(chunk);
     free.taken -= 1;
     publish(&free);
 }
 
 fn publish(free: &Free) {
     TAKEN.store(free.taken, Relaxed);
-    IDLE.store(free.resident.len(), Relaxed);
+    IDLE.store(free.idle, Relaxed);
 }
 
 /// Chunks of heaps, and chunks without an owner that are resident.
@@ -210,15 +246,15 @@ pub(crate) fn purge(limit: usize, kept: usize) -> usize {
         // Outside the lock: it may take a millisecond, and threads that need a chunk must not wait for it.
         let chunk = {
             let mut free = arena.free.lock();
-            if free.resident.len() <= kept {
+            if free.idle <= kept {
                 return done;
             }
-            let chunk = free.resident.swap_remove(0);
+            let Some(chunk) = free.take_oldest() else { return done };
             publish(&free);
             chunk
         };
         memory::discard(arena.at(chunk as usize), CHUNK);
-        arena.free.lock().purged.push(chunk);
+        arena.free.lock().purged.push(links, chunk);
     }
     limit
 }
@@ -229,16 +265,16 @@ pub(crate) fn populate() -> bool {
     let Some(arena) = arena() else { return false };
     let chunk = {
         let mut free = arena.free.lock();
-        free.purged.pop().or_else(|| fresh(arena, &mut free))
+        free.purged.pop_newest(links).or_else(|| fresh(arena, &mut free))
     };
     let Some(chunk) = chunk else { return false };
     // Outside the lock, as it may take milliseconds.
     let is_there = memory::populate(arena.at(chunk as usize), CHUNK);
     let mut free = arena.free.lock();
     if is_there {
-        free.resident.push(chunk)
+        free.put_resident(chunk);
     } else {
-        free.purged.push(chunk)
+        free.purged.push(links, chunk);
     }
     publish(&free);
     is_there
@@ -247,7 +283,7 @@ pub(crate) fn populate() -> bool {
 /// Takes the address of the chunk that has waited longest since it was taken without being populated.
 pub(crate) fn next_loose() -> Option<usize> {
     let arena = arena()?;
-    let chunk = arena.free.lock().loose.pop_front()?;
+    let chunk = arena.free.lock().loose.pop_oldest(loose_links)?;
     Some(arena.at(chunk as usize).addr().get())
 }
 
@@ -255,15 +291,37 @@ pub(crate) fn next_loose() -> Option<usize> {
 pub(crate) fn keep_loose(address: usize) {
     let Some(arena) = arena() else { return };
     let chunk = (address - arena.base.addr().get()) / CHUNK;
-    arena.free.lock().loose.push_back(chunk as u32);
+    arena.free.lock().loose.push(loose_links, chunk as u32);
 }
 
-/// The owner's description of a chunk.
-pub(crate) fn chunk(chunk: u32) -> *mut Chunk {
+/// The place of a heap. `None`: the system has no more addresses.
+pub(crate) fn place_of_heap(number: usize) -> Option<*mut Heap> {
+    assert!(number < HEAPS_MAX, "fewer threads at a time than heaps");
+    // SAFETY: the table has an entry for each.
+    Some(unsafe { arena()?.heaps.add(number).as_ptr() })
+}
+
+/// The description of a chunk.
+///
+/// # Safety
+/// The calling thread owns the chunk.
+pub(crate) unsafe fn chunk(chunk: u32) -> &'static Chunk {
     let arena = arena().expect("the chunk came from there");
     assert!((chunk as usize) < arena.len, "a chunk of the arena");
-    // SAFETY: the table has `len` entries.
-    unsafe { UnsafeCell::raw_get(arena.chunks.add(chunk as usize).as_ptr()) }
+    // SAFETY: the table has `len` entries. Another thread that has locked the arena uses `loose_links` alone.
+    unsafe { arena.chunks.add(chunk as usize).as_ref() }
+}
+
+/// The links of a chunk that the calling thread owns, or that belongs to no heap, with the arena locked.
+pub(crate) fn links(number: u32) -> &'static Links {
+    // SAFETY: no other thread uses them.
+    unsafe { &chunk(number).links }
+}
+
+/// The links of a chunk in the list of loose chunks, for a thread that has locked the arena.
+fn loose_links(number: u32) -> &'static Links {
+    // SAFETY: no other thread uses them, and the owner of the chunk uses its other fields.
+    unsafe { &chunk(number).loose_links }
 }
 
 /// The run of a block, or of any address in a run.

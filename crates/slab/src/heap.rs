@@ -13,11 +13,12 @@ use parking_lot::Mutex;
 
 use crate::arena::{self, Chunk};
 use crate::classes::{self, CLASSES};
+use crate::list::List;
 use crate::run::{NO_RUN, Noticed, Run, State};
 use crate::units::{ORDERS, Units};
 
 /// Most heaps, and thus threads that have blocks of their own at a time.
-const HEAPS_MAX: usize = 1024;
+pub(crate) const HEAPS_MAX: usize = 1024;
 
 /// Chunks with free units that are looked at for a new run, before another chunk is taken.
 const LOOKS: usize = 16;
@@ -27,8 +28,8 @@ const FINE_SHARE: usize = 16;
 
 static HEAPS: [AtomicPtr<Heap>; HEAPS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; HEAPS_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Numbers of heaps without a thread.
-static LEFT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// The number of the first of the heaps without a thread.
+static LEFT: Mutex<Option<u32>> = Mutex::new(None);
 /// Whether there are any.
 static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
@@ -40,7 +41,7 @@ struct Class {
     is_fine: bool,
 }
 
-struct Heap {
+pub(crate) struct Heap {
     number: u32,
     /// Units in runs.
     units: AtomicUsize,
@@ -52,13 +53,13 @@ struct Heap {
 struct Own {
     classes: [Class; CLASSES],
     /// Chunks with free units, by the order of the smallest free block.
-    open: [Vec<u32>; ORDERS],
-    /// Where the search for a block that is not the smallest of its chunk begins.
-    look_at: usize,
+    open: [List; ORDERS],
     /// Units of the first runs of classes that have a coarse class instead.
     fine: usize,
-    /// Heaps of former threads, whose notices come to this thread.
-    merged: Vec<&'static Heap>,
+    /// Heaps of former threads, whose notices come to this thread: the first.
+    merged: Option<&'static Heap>,
+    /// The next heap in the list in which this is: of merged heaps, or of heaps without a thread.
+    next: Option<&'static Heap>,
 }
 
 thread_local! {
@@ -83,7 +84,9 @@ impl Drop for Leaves {
 
 /// Lets another thread have the heap.
 fn leave(heap: &Heap) {
-    LEFT.lock().push(heap.number);
+    let mut left = LEFT.lock();
+    // SAFETY: the heap is the calling thread's until the lock is released.
+    unsafe { heap.own() }.next = left.replace(heap.number).map(by_number);
     IS_ANY_LEFT.store(true, Relaxed);
 }
 
@@ -92,9 +95,11 @@ fn take_left() -> Option<&'static Heap> {
         return None;
     }
     let mut left = LEFT.lock();
-    let number = left.pop();
-    IS_ANY_LEFT.store(!left.is_empty(), Relaxed);
-    number.map(by_number)
+    let heap = left.take().map(by_number)?;
+    // SAFETY: a heap without a thread is the matter of the thread that has locked the list.
+    *left = unsafe { heap.own() }.next.take().map(|next| next.number);
+    IS_ANY_LEFT.store(left.is_some(), Relaxed);
+    Some(heap)
 }
 
 #[inline]
@@ -107,15 +112,17 @@ fn by_number(number: u32) -> &'static Heap {
     unsafe { &*HEAPS[number as usize].load(Acquire) }
 }
 
-/// Returns a heap without a thread, or a new heap.
-fn adopt() -> &'static Heap {
+/// Returns a heap without a thread, or a new heap. `None`: the system has no more addresses.
+fn adopt() -> Option<&'static Heap> {
     if let Some(heap) = take_left() {
-        return heap;
+        return Some(heap);
     }
     let number = COUNT.fetch_add(1, Relaxed);
-    assert!(number < HEAPS_MAX, "fewer threads at a time than heaps");
-    HEAPS[number].store(Box::into_raw(Box::new(Heap::new(number as u32))), Release);
-    by_number(number as u32)
+    let place = arena::place_of_heap(number)?;
+    // SAFETY: nobody else has this number.
+    unsafe { place.write(Heap::new(number as u32)) };
+    HEAPS[number].store(place, Release);
+    Some(by_number(number as u32))
 }
 
 /// Takes a block of at least `size` bytes, at most [`crate::SIZE_MAX`]. `None`: the system has no more
@@ -135,7 +142,7 @@ pub(crate) fn take(size: usize) -> Option<*mut u8> {
 
 #[cold]
 fn take_without_heap(class: usize) -> Option<*mut u8> {
-    let heap = adopt();
+    let heap = adopt()?;
     let keeps = LEAVES.try_with(|_| ()).is_ok() && MINE.try_with(|mine| mine.set(Some(heap))).is_ok();
     // SAFETY: the heap is the calling thread's now.
     let block = unsafe { heap.refill(class) };
@@ -263,10 +270,10 @@ impl Heap {
         const CLASS: Class = Class { current: ptr::null(), listed: NO_RUN, is_fine: false };
         let own = Own {
             classes: [CLASS; CLASSES],
-            open: Default::default(),
-            look_at: 0,
+            open: [List::EMPTY; ORDERS],
             fine: 0,
-            merged: Vec::new(),
+            merged: None,
+            next: None,
         };
         Heap { number, units: AtomicUsize::new(0), noticed: Noticed::new(), own: UnsafeCell::new(own) }
     }
@@ -333,8 +340,14 @@ impl Heap {
     fn merge(&self, own: &mut Own, heap: &'static Heap) {
         // SAFETY: nobody else has the heap, and it is another than this.
         let other = unsafe { heap.own() };
-        own.merged.append(&mut other.merged);
-        own.merged.push(heap);
+        let mut others = other.merged.take();
+        (other.next, own.merged) = (own.merged, Some(heap));
+        while let Some(heap) = others {
+            // SAFETY: a merged heap is the matter of the thread that merged it, which is this thread now.
+            let it = unsafe { heap.own() };
+            others = std::mem::replace(&mut it.next, own.merged);
+            own.merged = Some(heap);
+        }
         for class in 0..CLASSES {
             let it = &mut other.classes[class];
             // SAFETY: the run was the other heap's, and is this heap's now.
@@ -347,11 +360,13 @@ impl Heap {
                 self.take_over(own, run);
             }
         }
-        for number in other.open.iter_mut().flat_map(std::mem::take) {
-            // SAFETY: the chunk was the other heap's, and is this heap's now.
-            let chunk = unsafe { &mut *arena::chunk(number) };
-            chunk.list = None;
-            own.file(number, chunk);
+        for order in 0..ORDERS {
+            while let Some(number) = other.open[order].first() {
+                // SAFETY: the chunk was the other heap's, and is this heap's now.
+                let chunk = unsafe { arena::chunk(number) };
+                other.close(number, chunk);
+                own.file(number, chunk);
+            }
         }
         self.units.store(self.units.load(Relaxed) + heap.units.swap(0, Relaxed), Relaxed);
     }
@@ -402,16 +417,16 @@ impl Heap {
     unsafe fn follow_noticed(&self) {
         // SAFETY: for this call, this is the only reference.
         let own = unsafe { self.own() };
-        if self.noticed.is_any() || own.merged.iter().any(|heap| heap.noticed.is_any()) {
-            self.follow_all_noticed(own);
-        }
+        self.follow_all_noticed(own);
     }
 
     fn follow_all_noticed(&self, own: &mut Own) {
         self.follow_all_of(own, &self.noticed);
-        for at in 0..own.merged.len() {
-            let heap = own.merged[at];
+        let mut merged = own.merged;
+        while let Some(heap) = merged {
             self.follow_all_of(own, &heap.noticed);
+            // SAFETY: a merged heap is the matter of the thread that merged it.
+            merged = unsafe { (*heap.own.get()).next };
         }
     }
 
@@ -444,10 +459,10 @@ impl Heap {
         run.owner.store(0, Relaxed);
         self.units.store(self.units.load(Relaxed) - (1 << order), Relaxed);
         // SAFETY: the chunk is this heap's.
-        let chunk = unsafe { &mut *arena::chunk(number) };
-        chunk.free.put_back(unit, order);
-        if chunk.free == Units::ALL {
-            own.close(chunk);
+        let chunk = unsafe { arena::chunk(number) };
+        chunk.free.set(chunk.free.get().with(unit, order));
+        if chunk.free.get() == Units::ALL {
+            own.close(number, chunk);
             arena::give_back(number);
         } else {
             own.file(number, chunk);
@@ -462,14 +477,17 @@ impl Heap {
             None => {
                 let number = arena::take()?;
                 // SAFETY: the chunk is this heap's now.
-                let chunk = unsafe { &mut *arena::chunk(number) };
-                (chunk.free, chunk.list) = (Units::ALL, None);
+                let chunk = unsafe { arena::chunk(number) };
+                chunk.free.set(Units::ALL);
+                chunk.list.set(None);
                 number
             }
         };
         // SAFETY: the chunk is this heap's.
-        let chunk = unsafe { &mut *arena::chunk(number) };
-        let unit = chunk.free.take(order).expect("that was looked for");
+        let chunk = unsafe { arena::chunk(number) };
+        let mut free = chunk.free.get();
+        let unit = free.take(order).expect("that was looked for");
+        chunk.free.set(free);
         own.file(number, chunk);
         let (run, base) = arena::run_at(number, unit);
         self.units.store(self.units.load(Relaxed) + (1 << order), Relaxed);
@@ -504,41 +522,33 @@ impl Own {
     /// Looks for a chunk with a free block of this order.
     fn find(&mut self, order: usize) -> Option<u32> {
         // Where the smallest block has room, the fewest blocks are broken up.
-        if let Some(list) = self.open[order..].iter().find(|list| !list.is_empty()) {
-            return list.last().copied();
+        if let Some(first) = self.open[order..].iter().find_map(List::first) {
+            return Some(first);
         }
-        self.look_at = self.look_at.wrapping_add(1);
-        let start = self.look_at;
-        self.open[..order].iter().rev().find_map(|list| {
-            let looks =
-                (0..list.len().min(LOOKS)).map(|at| list[(start.wrapping_mul(LOOKS) + at) % list.len()]);
+        self.open[..order].iter_mut().rev().find_map(|list| {
             // SAFETY: the chunks are this heap's.
-            looks.into_iter().find(|number| unsafe { (*arena::chunk(*number)).free }.take(order).is_some())
+            let has_room = |number| unsafe { arena::chunk(number) }.free.get().take(order).is_some();
+            list.look_for(arena::links, LOOKS, has_room)
         })
     }
 
     /// Puts a chunk into the list where it belongs, after its free units have changed.
-    fn file(&mut self, number: u32, chunk: &mut Chunk) {
-        let list = chunk.free.smallest().map(|order| order as u8);
-        if list == chunk.list {
+    fn file(&mut self, number: u32, chunk: &Chunk) {
+        let list = chunk.free.get().smallest().map(|order| order as u8);
+        if list == chunk.list.get() {
             return;
         }
-        self.close(chunk);
-        chunk.list = list;
+        self.close(number, chunk);
+        chunk.list.set(list);
         if let Some(list) = list {
-            chunk.at = self.open[list as usize].len() as u32;
-            self.open[list as usize].push(number);
+            self.open[list as usize].push(arena::links, number);
         }
     }
 
     /// Takes a chunk out of its list.
-    fn close(&mut self, chunk: &mut Chunk) {
-        let Some(list) = chunk.list.take() else { return };
-        let (list, at) = (&mut self.open[list as usize], chunk.at as usize);
-        list.swap_remove(at);
-        if let Some(moved) = list.get(at) {
-            // SAFETY: the chunk is this heap's, and another than `chunk`.
-            unsafe { (*arena::chunk(*moved)).at = at as u32 };
+    fn close(&mut self, number: u32, chunk: &Chunk) {
+        if let Some(list) = chunk.list.take() {
+            self.open[list as usize].remove(arena::links, number);
         }
     }
 }

@@ -11,12 +11,15 @@
 //!   is handed to it.
 //! - **Memory is known.** Blocks lie in chunks of 2 MiB, each of a single thread. Their number, and that of
 //!   the bytes in runs, can be read at any time ([`Stats`]).
+//! - **Nothing comes from the general allocator.** What describes runs, chunks and heaps lies in tables of
+//!   their own, linked in place.
 //!
 //! Larger blocks than [`SIZE_MAX`] are the general allocator's.
 
 mod arena;
 mod classes;
 mod heap;
+mod list;
 mod remote;
 mod run;
 mod sync;

@@ -45,9 +45,10 @@ impl Units {
         Some(unit)
     }
 
-    pub(crate) fn put_back(&mut self, unit: usize, order: usize) {
+    /// These and the units of a block that was taken.
+    pub(crate) fn with(self, unit: usize, order: usize) -> Units {
         debug_assert!(self.0 & mask(unit, order) == 0, "they were taken");
-        self.0 |= mask(unit, order);
+        Units(self.0 | mask(unit, order))
     }
 }
 
@@ -94,11 +95,11 @@ mod tests {
                     taken.push((unit, order));
                 } else if !taken.is_empty() {
                     let (unit, order) = taken.swap_remove(random.below(taken.len()));
-                    units.put_back(unit, order);
+                    units = units.with(unit, order);
                     plain[unit..unit + (1 << order)].fill(true);
                 }
             }
-            taken.into_iter().for_each(|(unit, order)| units.put_back(unit, order));
+            taken.into_iter().for_each(|(unit, order)| units = units.with(unit, order));
             assert_eq!(units, Units::ALL);
         }
     }
