@@ -18,6 +18,12 @@ pub const BLOCK: usize = 16 * 1024;
 /// Spare blocks at most: the blocks appended between two trims at full load.
 pub(super) const SPARES_MAX: usize = 64;
 
+/// The most memory, in bytes, of a trimmed backlog that keeps `size` bytes for no replica: these may begin and
+/// end in the midst of a block.
+pub(super) fn memory_of(size: u64) -> u64 {
+    (size.saturating_sub(1).div_ceil(BLOCK as u64) + 1).saturating_mul(BLOCK as u64)
+}
+
 /// The last part of a stream. Offsets count the stream's bytes from 0, so the offset of the end is also the
 /// number of all bytes so far.
 pub struct Backlog {
@@ -206,6 +212,20 @@ mod tests {
         backlog.trim(0, None);
         assert_eq!((backlog.start(), backlog.end()), (100 + 2 * BLOCK as u64, 100 + 2 * BLOCK as u64));
         assert_eq!(backlog.memory(), 0, "nothing comes");
+    }
+
+    #[test]
+    fn a_backlog_for_no_replica_takes_the_memory_of_its_size() {
+        for size in [1, 100, BLOCK - 1, BLOCK, BLOCK + 1, 10 * BLOCK + 7].map(|size| size as u64) {
+            let (mut backlog, mut most) = (Backlog::new(0), 0);
+            for _ in 0..size + 3 * BLOCK as u64 {
+                backlog.append(&[1]);
+                backlog.trim(size, None);
+                backlog.trim(size, None); // spares are for a stream that goes on
+                most = most.max(backlog.memory());
+            }
+            assert_eq!(most, memory_of(size), "of {size} bytes");
+        }
     }
 
     #[test]

@@ -374,7 +374,7 @@ impl Feed {
     /// Updates the metric of memory beyond the backlog, which eviction subtracts. Called while `stream` is
     /// locked after a change: bytes that have left the journal are in the stream.
     fn update_memory(&self, stream: &Stream) {
-        let beyond = stream.memory().saturating_sub(self.settings.repl_backlog_size);
+        let beyond = stream.memory_beyond(self.settings.repl_backlog_size);
         self.replication.metrics.beyond.store(beyond, Relaxed);
     }
 

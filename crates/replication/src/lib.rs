@@ -271,6 +271,12 @@ impl Stream {
             + self.spill_file.as_ref().map_or(0, SpillFile::memory)
     }
 
+    /// The part of [`Stream::memory`] beyond what a backlog of `size` bytes takes: kept until a replica has
+    /// received it.
+    pub fn memory_beyond(&self, size: u64) -> u64 {
+        self.memory().saturating_sub(backlog::memory_of(size))
+    }
+
     /// The offset of the first byte kept in memory or on disk, if any.
     pub fn start(&self) -> Option<u64> {
         let backlog = self.backlog.as_ref()?;

@@ -38,8 +38,8 @@ impl MemoryMetrics {
         let stream = server.replication.stream();
         let (memory, unread) = (stream.memory(), server.core.keyspace.journal.unread() as u64);
         let on_its_way = stream.backlog().map_or(0, |backlog| backlog.memory_for(unread));
+        let beyond = stream.memory_beyond(server.core.settings().repl_backlog_size);
         drop(stream);
-        let backlog = memory.min(server.core.settings().repl_backlog_size);
         let in_pipes = server.replication.metrics.in_pipes.load(Relaxed);
         let startup = server.sampler.startup_bytes();
         let functions = server.scripts.libraries().iter().map(|library| library.code.len() as u64).sum();
@@ -49,8 +49,8 @@ impl MemoryMetrics {
             startup,
             resident: process::resident_bytes(),
             clients,
-            backlog,
-            beyond: memory - backlog + in_pipes,
+            backlog: memory - beyond,
+            beyond: beyond + in_pipes,
             unread,
             on_its_way,
             lua: server.scripts.lua_bytes(),
