@@ -268,13 +268,8 @@ pub(crate) fn bytes_in_runs() -> usize {
 impl Heap {
     fn new(number: u32) -> Heap {
         const CLASS: Class = Class { current: ptr::null(), listed: NO_RUN, is_fine: false };
-        let own = Own {
-            classes: [CLASS; CLASSES],
-            open: [List::EMPTY; ORDERS],
-            fine: 0,
-            merged: None,
-            next: None,
-        };
+        let own =
+            Own { classes: [CLASS; CLASSES], open: [List::EMPTY; ORDERS], fine: 0, merged: None, next: None };
         Heap { number, units: AtomicUsize::new(0), noticed: Noticed::new(), own: UnsafeCell::new(own) }
     }
 
