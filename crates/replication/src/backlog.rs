@@ -18,8 +18,8 @@ pub const BLOCK: usize = 16 * 1024;
 /// Spare blocks at most: the blocks appended between two trims at full load.
 pub(super) const SPARES_MAX: usize = 64;
 
-/// The most memory, in bytes, of a trimmed backlog that keeps `size` bytes for no replica: these may begin and
-/// end in the midst of a block.
+/// The most memory, in bytes, of a trimmed backlog that keeps `size` bytes for no replica: these may begin
+/// and end in the midst of a block.
 pub(super) fn memory_of(size: u64) -> u64 {
     (size.saturating_sub(1).div_ceil(BLOCK as u64) + 1).saturating_mul(BLOCK as u64)
 }
