@@ -201,7 +201,7 @@ const NO_CLUSTER: &str = "cluster mode is not supported yet";
 const NO_FORK: &str = "the server does not fork";
 const FREED_ASIDE: &str = "large values are always freed by a background thread";
 const NO_SLICES: &str = "arrays are trees of pages, without slices";
-const NO_DEFRAG: &str = "active defragmentation is not supported";
+const OWN_SLICES: &str = "compaction works in slices of at most 500 us, whatever the size of a value";
 const NO_RDMA: &str = "RDMA is not supported";
 const NO_JEMALLOC: &str = "the allocator is not jemalloc";
 const OWN_LOOP: &str = "each worker thread serves its own connections, see 'threads'";
@@ -216,16 +216,16 @@ pub(super) static DIRECTIVES: &[Directive] = &[
           field!(acl_pubsub_default)),
     live ("aclfile",                       Text,   "",        field!(aclfile)).at_start(),
     live ("acllog-max-len",                LONG,   "128",     field!(acllog_max_len)),
-    inert("active-defrag-cycle-max",       integer(1, 99), "25", NO_DEFRAG),
-    inert("active-defrag-cycle-min",       integer(1, 99), "1", NO_DEFRAG),
-    inert("active-defrag-cycle-us",        integer(0, 100_000), "500", NO_DEFRAG),
-    inert("active-defrag-ignore-bytes",    memory(1, LONG_MAX), "100mb", NO_DEFRAG),
-    inert("active-defrag-max-scan-fields", integer(1, LONG_MAX), "1000", NO_DEFRAG),
-    inert("active-defrag-threshold-lower", integer(0, 1_000), "10", NO_DEFRAG),
-    inert("active-defrag-threshold-upper", integer(0, 1_000), "100", NO_DEFRAG),
+    live ("active-defrag-cycle-max",       integer(1, 99), "25", field!(active_defrag_cycle_max)),
+    live ("active-defrag-cycle-min",       integer(1, 99), "1", field!(active_defrag_cycle_min)),
+    inert("active-defrag-cycle-us",        integer(0, 100_000), "500", OWN_SLICES),
+    live ("active-defrag-ignore-bytes",    memory(1, LONG_MAX), "100mb", field!(active_defrag_ignore_bytes)),
+    inert("active-defrag-max-scan-fields", integer(1, LONG_MAX), "1000", OWN_SLICES),
+    live ("active-defrag-threshold-lower", integer(0, 1_000), "10", field!(active_defrag_threshold_lower)),
+    live ("active-defrag-threshold-upper", integer(0, 1_000), "100", field!(active_defrag_threshold_upper)),
     inert("active-expire-effort",          integer(1, 10), "1",
           "expired keys are found by deadline and removed in time slices until none is left"),
-    inert("activedefrag",                  Flag,   "no",      NO_DEFRAG),
+    live ("activedefrag",                  Flag,   "no",      field!(activedefrag)),
     inert("activerehashing",               Flag,   "yes",     "hash tables always grow incrementally"),
     live ("always-show-logo",              Flag,   "no",      field!(always_show_logo)).at_start(),
     live ("aof-disable-auto-gc",           Flag,   "no",      field!(aof_disable_auto_gc)),

@@ -112,6 +112,18 @@ pub struct Fields {
     pub aclfile: Option<PathBuf>,
     pub acl_pubsub_default: ChannelsOfNew,
     pub acllog_max_len: usize,
+
+    // Compaction
+    pub activedefrag: bool,
+    /// Percent of a worker's time.
+    pub active_defrag_cycle_min: u64,
+    pub active_defrag_cycle_max: u64,
+    /// Unused bytes up to which nothing is done.
+    pub active_defrag_ignore_bytes: u64,
+    /// Unused bytes in percent of the used ones: up to the lower bound nothing is done, from the upper bound
+    /// on the most.
+    pub active_defrag_threshold_lower: u64,
+    pub active_defrag_threshold_upper: u64,
     pub enable_debug_command: Permit,
     pub enable_protected_configs: Permit,
     /// Commands and their new names, in the order of the file; an empty name removes the command.

@@ -385,7 +385,12 @@ mod tests {
             assert_eq!(shown(args), []);
         }
         let lines = [
-            ("'activedefrag' has no effect: active defragmentation is not supported".to_owned(), false),
+            (
+                "'active-expire-effort' has no effect: expired keys are found by deadline and removed in \
+                 time slices until none is left"
+                    .to_owned(),
+                false,
+            ),
             (
                 "'daemonize' has no effect: the server always runs in the foreground, for a service manager"
                     .to_owned(),
@@ -397,6 +402,6 @@ mod tests {
                 false,
             ),
         ];
-        assert_eq!(shown(&["--io-threads", "4", "--activedefrag", "yes", "--daemonize", "yes"]), lines);
+        assert_eq!(shown(&["--io-threads", "4", "--active-expire-effort", "5", "--daemonize", "yes"]), lines);
     }
 }

@@ -110,6 +110,8 @@ pub fn report() -> String {
 pub struct AllocatorPurge {
     asked: AtomicU64,
     given_back: AtomicU64,
+    /// Chunks that compaction has emptied.
+    emptied: AtomicU64,
 }
 
 thread_local! {
@@ -123,6 +125,11 @@ impl AllocatorPurge {
     /// Asks all threads to look at [`AllocatorPurge::is_asked`] soon.
     pub fn ask(&self) {
         self.asked.fetch_add(1, Relaxed);
+    }
+
+    /// Says that compaction has emptied chunks: the control thread gives them back to the system.
+    pub fn record_emptied(&self, chunks: usize) {
+        self.emptied.fetch_add(chunks as u64, Relaxed);
     }
 
     /// Whether this thread has memory to purge.
@@ -171,8 +178,10 @@ const CALM_ROUNDS: u32 = 20;
 const SHARED_ROUNDS: u32 = 10;
 const SHARED_MAX: u32 = 600;
 
-/// Most chunks of blocks that go back in such a purge, and chunks that stay for the next blocks.
+/// Most chunks of blocks that go back in such a purge. For the next blocks, a chunk stays for each
+/// `CHUNKS_SHARE` in use, at most `CHUNKS_KEPT`.
 const CHUNKS_PURGED: usize = 1024;
+const CHUNKS_SHARE: usize = 64;
 const CHUNKS_KEPT: usize = 8;
 
 /// Rounds for which such purges go on after threads have purged their own memory.
@@ -199,8 +208,9 @@ pub struct Watch {
     shared: u32,
     /// Remaining rounds for which memory may go back.
     fading: u32,
-    /// [`AllocatorPurge::given_back`] in the round before.
+    /// [`AllocatorPurge::given_back`] and [`AllocatorPurge::emptied`] in the round before.
     given_back: u64,
+    emptied: u64,
 }
 
 impl Watch {
@@ -250,10 +260,13 @@ impl Watch {
         } else if looked == Looked::Shared {
             collect();
         }
-        if has_given_back || looked == Looked::Shared {
-            evenkeel_slab::purge(CHUNKS_PURGED, CHUNKS_KEPT);
+        let emptied = purge.emptied.load(Relaxed);
+        let has_emptied = std::mem::replace(&mut self.emptied, emptied) != emptied;
+        if has_given_back || has_emptied || looked == Looked::Shared {
+            let in_use = evenkeel_slab::stats().in_chunks / evenkeel_slab::CHUNK;
+            evenkeel_slab::purge(CHUNKS_PURGED, (in_use / CHUNKS_SHARE).clamp(1, CHUNKS_KEPT));
         }
-        if self.may_have_faded(has_given_back) {
+        if self.may_have_faded(has_given_back || has_emptied) {
             ahead::look_for_gaps();
         }
         if looked == Looked::Asks {

@@ -4,7 +4,7 @@
 //! its version once per loop turn.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ pub(crate) struct Server {
     pub(crate) rates: Mutex<Rates>,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub(crate) active_expire: AtomicBool,
+    /// Number of MEMORY PURGEs, each of which workers follow by compaction.
+    pub(crate) compactions_asked: AtomicU64,
     /// DEBUG PAUSE-CRON.
     pub(crate) pauses_timers: AtomicBool,
     /// The thread of the watchdog runs.
@@ -198,6 +200,7 @@ impl Server {
             replication,
             rates: Mutex::default(),
             active_expire: AtomicBool::new(true),
+            compactions_asked: AtomicU64::new(0),
             pauses_timers: AtomicBool::new(false),
             has_watchdog: AtomicBool::new(false),
             sampler: Sampler::new(settings.databases),
@@ -211,6 +214,14 @@ impl Server {
         server.persist.set_host(host.clone());
         server.replication.set_host(host);
         Ok(server)
+    }
+
+    /// Microseconds for which the longest present compaction of a worker has been going on; zero: there is
+    /// none.
+    pub(crate) fn compacts_for_us(&self) -> u64 {
+        let begun =
+            self.stats.iter().map(|stats| stats.compacts_since.load(Relaxed)).filter(|since| *since > 0);
+        begun.min().map_or(0, |since| clock::us(clock::ticks().saturating_sub(since)).max(1))
     }
 
     /// Wakes all threads that own much memory, so that they purge it.

@@ -32,6 +32,7 @@ use self::timers::{TICK_MS, Timers};
 
 mod accept;
 pub(crate) mod background;
+mod compaction;
 pub(crate) mod connection;
 mod connection_table;
 mod delivery;
@@ -181,6 +182,9 @@ impl Worker {
         let mut until = u64::MAX;
         if !self.schedule.parked.is_empty() && self.server.core.pause.is_active(self.now_ms) {
             until = until.min(self.server.core.pause.until_ms(self.now_ms));
+        }
+        if let Some(due_in_ms) = self.background.due_in_ms() {
+            until = until.min(clock::unix_ms() + due_in_ms);
         }
         until = until.min(self.acceptor.first_due_ms().unwrap_or(u64::MAX));
         let until_tick_ms = self.timers.until_tick_ms();

@@ -18,10 +18,11 @@ use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
+use crate::Kind;
 use crate::heap::{HEAPS_MAX, Heap};
 use crate::list::{Links, List};
 use crate::run::Run;
@@ -41,6 +42,11 @@ const STEP: usize = 32;
 /// The description of a chunk, for its owner.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
+    /// The number of the heap that took the chunk, plus 1; 0: the chunk belongs to no heap.
+    pub(crate) owner: AtomicU32,
+    pub(crate) kind: Cell<Kind>,
+    /// Whether its blocks are being moved elsewhere: it gets no new runs.
+    pub(crate) is_leaving: Cell<bool>,
     /// Units that belong to no run.
     pub(crate) free: Cell<Units>,
     /// The list of the heap's in which it is, if it has free units: the order of the smallest free block.
@@ -56,6 +62,8 @@ struct Arena {
     heaps: NonNull<Heap>,
     base: NonNull<u8>,
     runs: NonNull<Run>,
+    /// For each chunk whose blocks are being moved elsewhere, the number of the heap, plus 1.
+    leaving: NonNull<AtomicU16>,
     chunks: NonNull<Chunk>,
     /// Number of chunks that fit.
     len: usize,
@@ -135,6 +143,8 @@ static RUNS: AtomicPtr<Run> = AtomicPtr::new(std::ptr::null_mut());
 /// [`Free::taken`] for reading without the lock.
 static PAGES: OnceLock<Pages> = OnceLock::new();
 static NOTIFY: OnceLock<fn()> = OnceLock::new();
+/// [`Free::fresh`] for reading without the lock.
+static FRESH: AtomicUsize = AtomicUsize::new(0);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static IDLE: AtomicUsize = AtomicUsize::new(0);
 
@@ -153,12 +163,13 @@ impl Arena {
     fn of(len: usize) -> io::Result<Arena> {
         let len = len.next_multiple_of(STEP);
         let runs = memory::table::<Run>(len * UNITS)?;
+        let leaving = memory::table::<AtomicU16>(len)?;
         let chunks = memory::table::<Chunk>(len)?;
         let heaps = memory::table::<Heap>(HEAPS_MAX)?;
         let base = memory::range(len * CHUNK)?;
         BASE.store(base.as_ptr(), Release);
         RUNS.store(runs.as_ptr(), Release);
-        Ok(Arena { heaps, base, runs, chunks, len, free: Mutex::new(Free::NONE) })
+        Ok(Arena { heaps, base, runs, leaving, chunks, len, free: Mutex::new(Free::NONE) })
     }
 
     fn at(&self, chunk: usize) -> NonNull<u8> {
@@ -217,6 +228,7 @@ fn fresh(arena: &Arena, free: &mut Free) -> Option<u32> {
         free.accessible += STEP;
     }
     free.fresh += 1;
+    FRESH.store(free.fresh, Relaxed);
     Some((free.fresh - 1) as u32)
 }
 
@@ -299,6 +311,40 @@ pub(crate) fn place_of_heap(number: usize) -> Option<*mut Heap> {
     assert!(number < HEAPS_MAX, "fewer threads at a time than heaps");
     // SAFETY: the table has an entry for each.
     Some(unsafe { arena()?.heaps.add(number).as_ptr() })
+}
+
+/// All chunks that were ever taken have lower numbers than this.
+pub(crate) fn chunks_end() -> u32 {
+    FRESH.load(Relaxed) as u32
+}
+
+/// The number of the heap that took a chunk, plus 1, or 0. The chunk's number is below [`chunks_end`].
+pub(crate) fn owner_of(number: u32) -> u32 {
+    let arena = arena().expect("it has chunks");
+    assert!((number as usize) < arena.len, "a chunk of the arena");
+    // SAFETY: the table has `len` entries, and this field may be read by any thread.
+    unsafe { arena.chunks.add(number as usize).as_ref() }.owner.load(Relaxed)
+}
+
+/// Says that a heap, by its number plus 1, moves the blocks of a chunk elsewhere; 0: none does.
+pub(crate) fn set_leaving(number: u32, heap: u16) {
+    let arena = arena().expect("the chunk came from there");
+    assert!((number as usize) < arena.len, "a chunk of the arena");
+    // SAFETY: the table has `len` entries.
+    unsafe { arena.leaving.add(number as usize).as_ref() }.store(heap, Relaxed);
+}
+
+/// The heap, by its number plus 1, that moves the blocks of the chunk with this address elsewhere; 0: none
+/// does, or the address is not in a chunk.
+#[inline]
+pub(crate) fn leaving(address: usize) -> u16 {
+    let Some(Some(arena)) = ARENA.get() else { return 0 };
+    let chunk = address.wrapping_sub(arena.base.addr().get()) / CHUNK;
+    if chunk >= arena.len {
+        return 0;
+    }
+    // SAFETY: the table has `len` entries.
+    unsafe { arena.leaving.add(chunk).as_ref() }.load(Relaxed)
 }
 
 /// The description of a chunk.

@@ -5,9 +5,11 @@
 //! thread that has a heap already merges the runs with free blocks into its own ([`Heap::merge`]); the full
 //! ones keep their owner's number, and come to the thread by that heap's notices. Heaps are never freed.
 
+mod compaction;
+
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
@@ -16,6 +18,9 @@ use crate::classes::{self, CLASSES};
 use crate::list::List;
 use crate::run::{NO_RUN, Noticed, Run, State};
 use crate::units::{ORDERS, Units};
+use crate::{KINDS, Kind};
+
+pub(crate) use compaction::Compaction;
 
 /// Most heaps, and thus threads that have blocks of their own at a time.
 pub(crate) const HEAPS_MAX: usize = 1024;
@@ -37,7 +42,9 @@ struct Class {
     current: *const Run,
     /// The first of the runs with free blocks.
     listed: u32,
-    /// Whether the class has, or has had, runs of its own.
+    /// Number of runs.
+    runs: usize,
+    /// Whether the class has runs of its own although it has a coarse class.
     is_fine: bool,
 }
 
@@ -46,20 +53,29 @@ pub(crate) struct Heap {
     /// Units in runs.
     units: AtomicUsize,
     noticed: Noticed,
+    /// The number of the heap into which this was merged, plus 1, or 0.
+    merged_into: AtomicU32,
     /// For its thread alone, which has no reference to it for longer than a call.
     own: UnsafeCell<Own>,
 }
 
 struct Own {
-    classes: [Class; CLASSES],
-    /// Chunks with free units, by the order of the smallest free block.
-    open: [List; ORDERS],
+    /// By kind and class, in one row: see [`cell`].
+    classes: [Class; CLASSES * KINDS],
+    /// Chunks with free units, by kind and by the order of the smallest free block.
+    open: [[List; ORDERS]; KINDS],
     /// Units of the first runs of classes that have a coarse class instead.
     fine: usize,
     /// Heaps of former threads, whose notices come to this thread: the first.
     merged: Option<&'static Heap>,
     /// The next heap in the list in which this is: of merged heaps, or of heaps without a thread.
     next: Option<&'static Heap>,
+}
+
+/// The place of a kind's class among all classes. A run knows its class by this number.
+#[inline]
+fn cell(kind: Kind, class: usize) -> usize {
+    kind as usize * CLASSES + class
 }
 
 thread_local! {
@@ -128,8 +144,8 @@ fn adopt() -> Option<&'static Heap> {
 /// Takes a block of at least `size` bytes, at most [`crate::SIZE_MAX`]. `None`: the system has no more
 /// memory.
 #[inline]
-pub(crate) fn take(size: usize) -> Option<*mut u8> {
-    let class = classes::class_of(size);
+pub(crate) fn take(kind: Kind, size: usize) -> Option<*mut u8> {
+    let class = cell(kind, classes::class_of(size));
     let Some(heap) = mine() else { return take_without_heap(class) };
     // SAFETY: the heap is the calling thread's, and so are its runs.
     let block = unsafe {
@@ -210,7 +226,7 @@ pub(crate) struct Walk {
 impl Walk {
     pub(crate) fn new() -> Walk {
         let units = mine().map_or(0, |heap| heap.units.load(Relaxed));
-        Walk { class: 0, next: NO_RUN, left: units + CLASSES }
+        Walk { class: 0, next: NO_RUN, left: units + CLASSES * KINDS }
     }
 
     /// Goes on until `is_over`, which is called after each run. Returns whether there is more.
@@ -222,7 +238,7 @@ impl Walk {
             heap.merge(own, left);
         }
         heap.follow_all_noticed(own);
-        while self.class < CLASSES {
+        while self.class < CLASSES * KINDS {
             let mut at = own.classes[self.class].listed;
             if self.next != NO_RUN && heap.is_listed(self.next, self.class) {
                 at = self.next;
@@ -267,10 +283,21 @@ pub(crate) fn bytes_in_runs() -> usize {
 /// All of these are for the heap's own thread.
 impl Heap {
     fn new(number: u32) -> Heap {
-        const CLASS: Class = Class { current: ptr::null(), listed: NO_RUN, is_fine: false };
-        let own =
-            Own { classes: [CLASS; CLASSES], open: [List::EMPTY; ORDERS], fine: 0, merged: None, next: None };
-        Heap { number, units: AtomicUsize::new(0), noticed: Noticed::new(), own: UnsafeCell::new(own) }
+        const CLASS: Class = Class { current: ptr::null(), listed: NO_RUN, runs: 0, is_fine: false };
+        let own = Own {
+            classes: [CLASS; CLASSES * KINDS],
+            open: [const { [List::EMPTY; ORDERS] }; KINDS],
+            fine: 0,
+            merged: None,
+            next: None,
+        };
+        Heap {
+            number,
+            units: AtomicUsize::new(0),
+            noticed: Noticed::new(),
+            merged_into: AtomicU32::new(0),
+            own: UnsafeCell::new(own),
+        }
     }
 
     /// # Safety
@@ -343,8 +370,14 @@ impl Heap {
             others = std::mem::replace(&mut it.next, own.merged);
             own.merged = Some(heap);
         }
-        for class in 0..CLASSES {
+        heap.merged_into.store(self.number + 1, Relaxed);
+        for class in 0..CLASSES * KINDS {
             let it = &mut other.classes[class];
+            own.classes[class].runs += std::mem::take(&mut it.runs);
+            if std::mem::take(&mut it.is_fine) && !own.classes[class].is_fine {
+                own.classes[class].is_fine = true;
+                own.fine += 1 << classes::ORDER[class % CLASSES];
+            }
             // SAFETY: the run was the other heap's, and is this heap's now.
             if let Some(run) = unsafe { std::mem::replace(&mut it.current, ptr::null()).as_ref() } {
                 self.take_over(own, run);
@@ -355,14 +388,15 @@ impl Heap {
                 self.take_over(own, run);
             }
         }
-        for order in 0..ORDERS {
-            while let Some(number) = other.open[order].first() {
+        for (kind, order) in (0..KINDS * ORDERS).map(|at| (at / ORDERS, at % ORDERS)) {
+            while let Some(number) = other.open[kind][order].first() {
                 // SAFETY: the chunk was the other heap's, and is this heap's now.
                 let chunk = unsafe { arena::chunk(number) };
                 other.close(number, chunk);
                 own.file(number, chunk);
             }
         }
+        other.fine = 0;
         self.units.store(self.units.load(Relaxed) + heap.units.swap(0, Relaxed), Relaxed);
     }
 
@@ -374,11 +408,11 @@ impl Heap {
 
     /// The class that serves a class: itself, or its coarse class.
     fn served_by(&self, own: &mut Own, class: usize) -> usize {
-        let coarse = classes::coarse(class);
+        let coarse = class - class % CLASSES + classes::coarse(class % CLASSES);
         if coarse == class || own.classes[class].is_fine {
             return class;
         }
-        let units = 1 << classes::ORDER[class];
+        let units = 1 << classes::ORDER[class % CLASSES];
         if (own.fine + units) * FINE_SHARE > self.units.load(Relaxed) {
             return coarse;
         }
@@ -397,13 +431,13 @@ impl Heap {
     fn follow_run(&self, own: &mut Own, run: &Run) {
         match run.state.get() {
             State::Current | State::Over => {}
-            State::Full if run.is_unused() => self.dissolve(own, run),
+            State::Leaving | State::Full if run.is_unused() => drop(self.dissolve(own, run)),
             State::Full => own.list(run),
             State::Listed if run.is_unused() => {
                 own.unlist(run);
                 self.dissolve(own, run);
             }
-            State::Listed => {}
+            State::Leaving | State::Listed => {}
         }
     }
 
@@ -441,33 +475,44 @@ impl Heap {
         }
     }
 
-    /// Gives a run's units back to its chunk. All its blocks have been freed, and it is in no list.
-    fn dissolve(&self, own: &mut Own, run: &Run) {
+    /// Gives a run's units back to its chunk. All its blocks have been freed, and it is in no list. Returns
+    /// whether the chunk has gone back to the arena, and so may be another thread's by now.
+    fn dissolve(&self, own: &mut Own, run: &Run) -> bool {
         if run.awaits_notice.get() && !run.remote.retract() {
             // A thread is about to hand the run over: the run must not be dissolved until then.
             run.state.set(State::Over);
-            return;
+            return false;
         }
-        let order = classes::ORDER[run.class as usize] as usize;
+        let order = run.order();
         let first = arena::number_of(run);
         let (number, unit) = (first / arena::UNITS as u32, first as usize % arena::UNITS);
         run.owner.store(0, Relaxed);
+        let class = &mut own.classes[run.class as usize];
+        class.runs -= 1;
+        if class.runs == 0 && std::mem::take(&mut class.is_fine) {
+            own.fine -= 1 << order;
+        }
         self.units.store(self.units.load(Relaxed) - (1 << order), Relaxed);
         // SAFETY: the chunk is this heap's.
         let chunk = unsafe { arena::chunk(number) };
         chunk.free.set(chunk.free.get().with(unit, order));
-        if chunk.free.get() == Units::ALL {
-            own.close(number, chunk);
-            arena::give_back(number);
-        } else {
+        if chunk.free.get() != Units::ALL {
             own.file(number, chunk);
+            return false;
         }
+        own.close(number, chunk);
+        if chunk.is_leaving.replace(false) {
+            arena::set_leaving(number, 0);
+        }
+        chunk.owner.store(0, Relaxed);
+        arena::give_back(number);
+        true
     }
 
     /// Makes a run of this class. `None`: the system has no more memory.
     fn make_run(&self, own: &mut Own, class: usize) -> Option<&'static Run> {
-        let order = classes::ORDER[class] as usize;
-        let number = match own.find(order) {
+        let (kind, order) = (Kind::ALL[class / CLASSES], classes::ORDER[class % CLASSES] as usize);
+        let number = match own.find(kind, order) {
             Some(number) => number,
             None => {
                 let number = arena::take()?;
@@ -475,6 +520,8 @@ impl Heap {
                 let chunk = unsafe { arena::chunk(number) };
                 chunk.free.set(Units::ALL);
                 chunk.list.set(None);
+                chunk.kind.set(kind);
+                chunk.owner.store(self.number + 1, Relaxed);
                 number
             }
         };
@@ -485,9 +532,10 @@ impl Heap {
         chunk.free.set(free);
         own.file(number, chunk);
         let (run, base) = arena::run_at(number, unit);
+        own.classes[class].runs += 1;
         self.units.store(self.units.load(Relaxed) + (1 << order), Relaxed);
         // SAFETY: the units were free, so their entries are no run's.
-        Some(unsafe { Run::make(run, self.number, class, base, order) })
+        Some(unsafe { Run::make(run, self.number, class, classes::size_of(class % CLASSES), base, order) })
     }
 }
 
@@ -515,12 +563,13 @@ impl Own {
     }
 
     /// Looks for a chunk with a free block of this order.
-    fn find(&mut self, order: usize) -> Option<u32> {
+    fn find(&mut self, kind: Kind, order: usize) -> Option<u32> {
+        let open = &mut self.open[kind as usize];
         // Where the smallest block has room, the fewest blocks are broken up.
-        if let Some(first) = self.open[order..].iter().find_map(List::first) {
+        if let Some(first) = open[order..].iter().find_map(List::first) {
             return Some(first);
         }
-        self.open[..order].iter_mut().rev().find_map(|list| {
+        open[..order].iter_mut().rev().find_map(|list| {
             // SAFETY: the chunks are this heap's.
             let has_room = |number| unsafe { arena::chunk(number) }.free.get().take(order).is_some();
             list.look_for(arena::links, LOOKS, has_room)
@@ -529,6 +578,9 @@ impl Own {
 
     /// Puts a chunk into the list where it belongs, after its free units have changed.
     fn file(&mut self, number: u32, chunk: &Chunk) {
+        if chunk.is_leaving.get() {
+            return;
+        }
         let list = chunk.free.get().smallest().map(|order| order as u8);
         if list == chunk.list.get() {
             return;
@@ -536,14 +588,14 @@ impl Own {
         self.close(number, chunk);
         chunk.list.set(list);
         if let Some(list) = list {
-            self.open[list as usize].push(arena::links, number);
+            self.open[chunk.kind.get() as usize][list as usize].push(arena::links, number);
         }
     }
 
     /// Takes a chunk out of its list.
     fn close(&mut self, number: u32, chunk: &Chunk) {
         if let Some(list) = chunk.list.take() {
-            self.open[list as usize].remove(arena::links, number);
+            self.open[chunk.kind.get() as usize][list as usize].remove(arena::links, number);
         }
     }
 }

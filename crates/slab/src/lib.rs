@@ -30,13 +30,30 @@ use std::ptr::NonNull;
 pub use arena::{CHUNK, Pages, on_taken, set_pages};
 pub use classes::SIZE_MAX;
 
+/// Kinds of blocks: a chunk has blocks of one kind, so that it can be emptied by a walk that finds this kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Entries, and the tables that lead to them.
+    Entry,
+    /// Pages of collections.
+    Page,
+}
+
+/// Number of kinds.
+const KINDS: usize = 2;
+
+impl Kind {
+    pub const ALL: [Kind; KINDS] = [Kind::Entry, Kind::Page];
+}
+
 /// Takes a block of `size` bytes, aligned to eight. `None`: the system has no more memory.
 ///
 /// `size` is at most [`SIZE_MAX`].
 #[inline]
-pub fn take(size: usize) -> Option<NonNull<u8>> {
+pub fn take(kind: Kind, size: usize) -> Option<NonNull<u8>> {
     assert!(size <= SIZE_MAX, "a block of this allocator");
-    NonNull::new(heap::take(size)?)
+    NonNull::new(heap::take(kind, size)?)
 }
 
 /// Frees a block.
@@ -72,6 +89,80 @@ impl Walk {
     /// there is more. A walk goes on in the thread that began it.
     pub fn go_on(&mut self, is_over: impl FnMut() -> bool) -> bool {
         self.0.go_on(is_over)
+    }
+}
+
+/// The emptying of the calling thread's sparse chunks, step by step:
+///
+/// 1. [`Compaction::survey`] counts the bytes in use of each chunk.
+/// 2. [`Compaction::choose`] decides how sparse a chunk has to be.
+/// 3. [`Compaction::mark`] marks the sparse chunks: no block is taken from them any more.
+/// 4. The caller walks all blocks of the kind and moves those that are [leaving](Compaction::is_leaving):
+///    takes a block, copies, tells whoever refers to the block, and frees it. A chunk without blocks goes
+///    back to the arena.
+/// 5. [`Compaction::end`] takes the rest of the marked chunks back into use.
+///
+/// Dropping this ends it too. All calls concern the chunks of the calling thread, so they come from one
+/// thread: chunks that another thread has marked stay out of use.
+pub struct Compaction(heap::Compaction);
+
+/// The chunks of a kind of the calling thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    pub chunks: usize,
+    /// Bytes in use.
+    pub bytes: usize,
+}
+
+impl Compaction {
+    pub fn new(kind: Kind) -> Compaction {
+        Compaction(heap::Compaction::new(kind))
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// Goes on counting until `is_over`, which is called after each few chunks. Returns whether there is
+    /// more.
+    pub fn survey(&mut self, is_over: impl FnMut() -> bool) -> bool {
+        self.0.survey(is_over)
+    }
+
+    /// What the survey has found.
+    pub fn found(&self) -> Filled {
+        self.0.found()
+    }
+
+    /// Chooses the sparsest chunks whose blocks fit into the others, with at most `bytes_max` bytes in use.
+    pub fn choose(&mut self, bytes_max: usize) -> Filled {
+        self.0.choose(bytes_max)
+    }
+
+    /// Chooses all chunks, for tests: every block has to move.
+    pub fn choose_all(&mut self) {
+        self.0.choose_all();
+    }
+
+    /// Goes on marking until `is_over`, which is called after each few chunks. Returns whether there is more.
+    pub fn mark(&mut self, is_over: impl FnMut() -> bool) -> bool {
+        self.0.mark(is_over)
+    }
+
+    /// Whether a block at this address is to be moved. False for other allocators' blocks.
+    #[inline]
+    pub fn is_leaving(&self, address: usize) -> bool {
+        self.0.is_leaving(address)
+    }
+
+    /// Goes on until `is_over`, as [`Compaction::mark`] does. Returns whether there is more.
+    pub fn end(&mut self, is_over: impl FnMut() -> bool) -> bool {
+        self.0.end(is_over)
+    }
+
+    /// Marked chunks that have not been emptied; valid after the end.
+    pub fn left(&self) -> usize {
+        self.0.left()
     }
 }
 

@@ -5,6 +5,7 @@
 //! | current | the run from which its class takes blocks | it is full |
 //! | listed | in its class's list: it has free blocks | it becomes current, or its last block is freed |
 //! | full | nowhere; other threads are asked for notice of a freed block | a block is freed |
+//! | leaving | nowhere: its blocks are being moved | its last block is freed, or the compaction ends |
 //! | over | nowhere: all blocks are free, but a thread is about to hand the run over | that has happened |
 //!
 //! A block that was never taken is not linked: `fresh` is the place of the first of them, so the memory
@@ -25,6 +26,7 @@ pub(crate) enum State {
     Current,
     Listed,
     Full,
+    Leaving,
     Over,
 }
 
@@ -51,6 +53,7 @@ pub(crate) struct Run {
     pub(crate) stride: u16,
     /// Blocks taken and not freed; blocks that other threads have freed count until the owner takes them.
     pub(crate) used: Cell<u16>,
+    /// By kind and class: the place in the heap's row of classes.
     pub(crate) class: u16,
     /// Neighbours in the list of the class.
     pub(crate) previous: Cell<u32>,
@@ -72,10 +75,10 @@ impl Run {
         at: *mut Run,
         owner: u32,
         class: usize,
+        size: usize,
         base: *mut u8,
         order: usize,
     ) -> &'a Run {
-        let size = classes::size_of(class);
         let blocks = (crate::arena::UNIT << order) / size;
         // SAFETY: nobody reads these fields of an entry that is no run's.
         unsafe {
@@ -97,6 +100,16 @@ impl Run {
         run.remote.reset();
         run.owner.store(owner + 1, Relaxed);
         run
+    }
+
+    /// The run has `1 << order` units.
+    pub(crate) fn order(&self) -> usize {
+        classes::ORDER[self.class as usize % classes::CLASSES] as usize
+    }
+
+    /// Bytes of the blocks in use. For the owner.
+    pub(crate) fn live(&self) -> usize {
+        usize::from(self.used.get() - self.remote.len()) * self.stride as usize * 8
     }
 
     /// Takes a block; `None`: none is free here, as far as the owner knows. For the owner.

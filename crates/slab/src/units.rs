@@ -32,6 +32,11 @@ impl Units {
         blocks
     }
 
+    /// Whether a unit is free.
+    pub(crate) fn has(self, unit: usize) -> bool {
+        self.0 >> unit & 1 == 1
+    }
+
     /// The order of the smallest free block.
     pub(crate) fn smallest(self) -> Option<usize> {
         self.whole_blocks().iter().position(|blocks| *blocks != 0)

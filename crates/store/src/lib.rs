@@ -22,10 +22,11 @@
 //! | `guard` | gate, thread context, slot guard with its operations | all of these, and some of the rest |
 //!
 //! The rest uses a [`SlotGuard`] for work on whole databases: `expiry`, `evict`, `snapshot`, `apart`,
-//! `verify`. The guard and the keyspace know each other: the keyspace makes guards, and a guard reads the
-//! databases through it.
+//! `compaction`, `verify`. The guard and the keyspace know each other: the keyspace makes guards, and a guard
+//! reads the databases through it.
 
 mod apart;
+mod compaction;
 pub mod evict;
 mod expiry;
 mod guard;
@@ -45,6 +46,7 @@ mod value;
 mod verify;
 
 pub use apart::Apart;
+pub use compaction::{CompactionWalk, Moved};
 pub use expiry::Swept;
 pub use guard::context::{Access, Tally, ThreadContext, Total};
 pub use guard::undo::Undo;

@@ -592,26 +592,17 @@ fn a_missing_service_manager_does_not_stop_the_server() {
 fn the_log_reports_settings_without_effect() {
     let server = start(&[]);
     let mut client = server.connect();
-    let line = "'activedefrag' has no effect: active defragmentation is not supported";
-    assert_eq!(client.run("CONFIG SET activedefrag no").to_string(), "OK");
+    let line = "'active-expire-effort' has no effect: expired keys are found by deadline";
+    assert_eq!(client.run("CONFIG SET active-expire-effort 1").to_string(), "OK");
     assert!(!server.log().contains(line));
-    assert_eq!(client.run("CONFIG SET activedefrag yes").to_string(), "OK");
+    assert_eq!(client.run("CONFIG SET active-expire-effort 5").to_string(), "OK");
     wait_until("it is told", || server.log().contains(line));
 }
 
 /// A single notice for harmless directives, and a warning for each other directive.
 #[test]
 fn a_start_reports_settings_without_effect_in_few_lines() {
-    let args = [
-        "--activedefrag",
-        "yes",
-        "--io-threads",
-        "4",
-        "--locale-collate",
-        "C",
-        "--active-expire-effort",
-        "5",
-    ];
+    let args = ["--io-threads", "4", "--locale-collate", "C", "--active-expire-effort", "5"];
     let server = start(&args);
     if server.program().reference().is_some() {
         return; // there it has an effect
@@ -619,7 +610,7 @@ fn a_start_reports_settings_without_effect_in_few_lines() {
     wait_until("it is ready", || server.log().contains("Ready to accept connections"));
     let log = server.log();
     let harmless = "* These directives have no effect and are not needed: 'active-expire-effort', \
-                    'activedefrag', 'io-threads'. 'evenkeel --check-config' prints the reasons";
+                    'io-threads'. 'evenkeel --check-config' prints the reasons";
     assert!(log.contains(harmless), "{log}");
     assert!(log.contains("# 'locale-collate' has no effect: SORT ALPHA compares bytes"), "{log}");
     assert_eq!(log.matches("no effect").count(), 2, "{log}");

@@ -4,6 +4,8 @@ use super::{
     Command, Flags, Group, Keys, ServerCall, ServerHandler, at_least, container, docs, exactly, read, session,
 };
 use crate::observe::memory::MemoryMetrics;
+use std::sync::atomic::Ordering::Relaxed;
+
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::allocator;
@@ -194,8 +196,10 @@ fn malloc_stats(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// MEMORY PURGE: each thread gives its free memory back, soon.
+/// MEMORY PURGE: each worker moves blocks out of its sparse chunks, and each thread gives its free memory
+/// back, soon.
 fn purge(call: &mut ServerCall<'_, '_>) -> Done {
+    call.server.compactions_asked.fetch_add(1, Relaxed);
     call.server.core.purge.ask();
     call.server.ask_for_purge();
     call.base.reply.ok();

@@ -28,6 +28,8 @@ pub(crate) enum Stage {
     Evict,
     /// Gives unused memory back to the system.
     Purge,
+    /// Moves blocks out of sparse chunks.
+    Compact,
     /// Everything else between two waits: timers, the inbox.
     Other,
     /// Waits for events.
@@ -35,7 +37,7 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Stage; 11] = [
+    pub(crate) const ALL: [Stage; 12] = [
         Stage::Accept,
         Stage::Read,
         Stage::Parse,
@@ -45,6 +47,7 @@ impl Stage {
         Stage::Expire,
         Stage::Evict,
         Stage::Purge,
+        Stage::Compact,
         Stage::Other,
         Stage::Idle,
     ];
@@ -60,6 +63,7 @@ impl Stage {
             Stage::Expire => "expire",
             Stage::Evict => "evict",
             Stage::Purge => "purge",
+            Stage::Compact => "compact",
             Stage::Other => "other",
             Stage::Idle => "idle",
         }
@@ -89,6 +93,11 @@ pub(crate) struct Stats {
     pub(crate) slice_max: AtomicU64,
     /// Slices of expiry that ended because their time was up.
     pub(crate) slices_cut: AtomicU64,
+    /// Blocks that compaction has moved, and blocks that it has looked at and left where they are.
+    pub(crate) blocks_moved: AtomicU64,
+    pub(crate) blocks_stayed: AtomicU64,
+    /// Start of the present compaction in ticks; zero: there is none.
+    pub(crate) compacts_since: AtomicU64,
     /// Ticks that the offload pool has spent on long commands.
     pub(crate) long_ticks: AtomicU64,
     pub(crate) commands: Box<[CommandStats]>,
@@ -150,6 +159,9 @@ impl Stats {
             panics: AtomicU64::new(0),
             slice_max: AtomicU64::new(0),
             slices_cut: AtomicU64::new(0),
+            blocks_moved: AtomicU64::new(0),
+            blocks_stayed: AtomicU64::new(0),
+            compacts_since: AtomicU64::new(0),
             long_ticks: AtomicU64::new(0),
             commands: (0..commands).map(|_| CommandStats::default()).collect(),
             by_error: Mutex::default(),

@@ -6,6 +6,8 @@
 //! **Unused memory.** After much has been freed, each worker purges its unused memory
 //! ([`evenkeel_runtime::allocator::AllocatorPurge`]). A worker with much to do takes a slice with every tick;
 //! otherwise it continues to the end.
+//!
+//! **Sparse memory.** See [`compaction`](crate::worker::compaction).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,6 +15,7 @@ use evenkeel_store::SLOTS;
 
 use crate::executor::Executor;
 use crate::observe::stats::{Stage, add};
+use crate::worker::compaction::Compactor;
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
 
@@ -33,6 +36,7 @@ pub(crate) struct Background {
     swept: bool,
     /// Whether a slice is due for unused memory.
     memory: bool,
+    compactor: Compactor,
     /// Whether the worker had little to do at the last tick.
     is_calm: bool,
 }
@@ -47,19 +51,26 @@ impl Background {
             sweep: None,
             swept: false,
             memory: false,
+            compactor: Compactor::new(),
             is_calm: false,
         }
     }
 
     /// Whether work is left over from the last slice.
     pub(crate) fn is_pending(&self) -> bool {
-        self.sweep.is_some() || self.memory
+        self.sweep.is_some() || self.memory || self.compactor.due_in_ms() == Some(0)
+    }
+
+    /// Milliseconds until there is work that waits for its time, if there is any.
+    pub(crate) fn due_in_ms(&self) -> Option<u64> {
+        self.compactor.due_in_ms()
     }
 
     /// Begins the work that is due with every tick. `is_calm`: the worker has little to do.
     pub(crate) fn tick(&mut self, executor: &Executor, is_calm: bool) {
         self.memory = executor.server.core.purge.is_asked();
         self.is_calm = is_calm;
+        self.compactor.tick(executor, is_calm);
         let is_loading = executor.server.persist.is_loading();
         let may_expire =
             executor.server.active_expire.load(Relaxed) && !executor.ctx.keep_expired && !is_loading;
@@ -80,7 +91,7 @@ impl Background {
             return 0;
         }
         self.swept = false;
-        if self.memory { self.give_memory_back(executor) } else { 0 }
+        if self.memory { self.give_memory_back(executor) } else { self.compactor.slice(executor) }
     }
 
     fn give_memory_back(&mut self, executor: &Executor) -> Ticks {

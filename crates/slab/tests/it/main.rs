@@ -1,5 +1,6 @@
 //! Tests of the allocator as a whole; `EVENKEEL_SEED` repeats a random test.
 
+mod compaction;
 mod model;
 mod remote;
 mod sync;
@@ -35,7 +36,7 @@ unsafe impl Send for Block {}
 
 impl Block {
     fn take(size: usize, number: u64) -> Block {
-        let at = evenkeel_slab::take(size).expect("there is memory");
+        let at = evenkeel_slab::take(evenkeel_slab::Kind::Entry, size).expect("there is memory");
         assert!(at.addr().get().is_multiple_of(8), "aligned to eight bytes");
         let block = Block { at, size, number };
         // SAFETY: the block is this long, and new.
@@ -46,6 +47,17 @@ impl Block {
 
     fn byte(&self, at: usize) -> u8 {
         (self.number.wrapping_mul(31).wrapping_add(at as u64) % 251) as u8
+    }
+
+    /// Moves the bytes to another block, and frees this one.
+    fn relocate(&mut self) {
+        let to = evenkeel_slab::take(evenkeel_slab::Kind::Entry, self.size).expect("there is memory");
+        // SAFETY: both blocks are this long, and differ; the old one came from `take`, and ends here.
+        unsafe {
+            to.copy_from_nonoverlapping(self.at, self.size);
+            evenkeel_slab::put_back(self.at);
+        }
+        self.at = to;
     }
 
     /// Checks the bytes, and frees the block.

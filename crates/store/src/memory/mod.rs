@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
 pub(crate) mod blocks;
+pub(crate) mod mover;
 pub(crate) mod prefetch;
 pub mod regions;
 
@@ -20,9 +21,14 @@ const THREADS_MAX: usize = 512;
 const UNCOUNTED: usize = THREADS_MAX;
 
 #[repr(align(128))] // two lines: adjacent-line prefetching makes pairs of lines travel together
-struct Counter(AtomicIsize);
+struct Counter {
+    all: AtomicIsize,
+    /// The part in blocks of crate `slab`.
+    in_blocks: AtomicIsize,
+}
 
-static COUNTERS: [Counter; THREADS_MAX + 1] = [const { Counter(AtomicIsize::new(0)) }; THREADS_MAX + 1];
+static COUNTERS: [Counter; THREADS_MAX + 1] =
+    [const { Counter { all: AtomicIsize::new(0), in_blocks: AtomicIsize::new(0) } }; THREADS_MAX + 1];
 static REGISTERED: AtomicUsize = AtomicUsize::new(1);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -84,15 +90,26 @@ fn counted(block: *mut u8, bytes: isize) -> *mut u8 {
 /// Returns true if the thread has a counter of its own.
 #[inline]
 fn add(bytes: isize) -> bool {
+    add_to(bytes, false)
+}
+
+#[inline]
+fn add_to(bytes: isize, is_block: bool) -> bool {
     // A thread that is being torn down has lost its index, and counts on the shared line.
     let mine = MINE.try_with(Cell::get).unwrap_or(0);
-    let counter = &COUNTERS[mine].0;
+    let counter = &COUNTERS[mine];
     if mine == 0 || mine == UNCOUNTED {
-        counter.fetch_add(bytes, Relaxed);
+        counter.all.fetch_add(bytes, Relaxed);
+        if is_block {
+            counter.in_blocks.fetch_add(bytes, Relaxed);
+        }
         false
     } else {
         // Only this thread writes this counter.
-        counter.store(counter.load(Relaxed) + bytes, Relaxed);
+        counter.all.store(counter.all.load(Relaxed) + bytes, Relaxed);
+        if is_block {
+            counter.in_blocks.store(counter.in_blocks.load(Relaxed) + bytes, Relaxed);
+        }
         true
     }
 }
@@ -132,15 +149,23 @@ pub fn register_thread() {
 
 /// Bytes that the calling thread has taken since it was registered, minus the bytes that it has freed.
 pub fn held_by_thread() -> isize {
-    COUNTERS[MINE.get()].0.load(Relaxed)
+    COUNTERS[MINE.get()].all.load(Relaxed)
+}
+
+fn sum(part: fn(&Counter) -> &AtomicIsize) -> usize {
+    let last = REGISTERED.load(Relaxed).min(THREADS_MAX);
+    let counters = COUNTERS[..last].iter().chain([&COUNTERS[UNCOUNTED]]);
+    counters.map(|counter| part(counter).load(Relaxed)).sum::<isize>().max(0) as usize
+}
+
+/// Bytes in blocks of crate `slab` now.
+pub fn used_in_blocks() -> usize {
+    sum(|counter| &counter.in_blocks)
 }
 
 /// Bytes held by the process now.
 pub fn used() -> usize {
-    let last = REGISTERED.load(Relaxed).min(THREADS_MAX);
-    let sum: isize = COUNTERS[..last].iter().map(|counter| counter.0.load(Relaxed)).sum();
-    let sum = sum + COUNTERS[UNCOUNTED].0.load(Relaxed);
-    let used = sum.max(0) as usize;
+    let used = sum(|counter| &counter.all);
     if used > PEAK.load(Relaxed) {
         PEAK.fetch_max(used, Relaxed);
     }
@@ -174,12 +199,14 @@ fn counting_as<R>(index: usize, f: impl FnOnce() -> R) -> R {
 /// Ends a separate count: the balance has gone to other threads or came from them, so it is added to the
 /// common count.
 pub fn end_aside() {
-    COUNTERS[0].0.fetch_add(COUNTERS[UNCOUNTED].0.swap(0, Relaxed), Relaxed);
+    let (common, apart) = (&COUNTERS[0], &COUNTERS[UNCOUNTED]);
+    common.all.fetch_add(apart.all.swap(0, Relaxed), Relaxed);
+    common.in_blocks.fetch_add(apart.in_blocks.swap(0, Relaxed), Relaxed);
 }
 
 /// Bytes held now that count towards a limit: all but those used [`uncounted`].
 pub fn used_by_data() -> usize {
-    used().saturating_sub(COUNTERS[UNCOUNTED].0.load(Relaxed).max(0) as usize)
+    used().saturating_sub(COUNTERS[UNCOUNTED].all.load(Relaxed).max(0) as usize)
 }
 
 /// The largest amount that [`used`] has seen; `used` must be called regularly.

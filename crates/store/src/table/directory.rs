@@ -7,6 +7,7 @@
 //! deadlines.
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::memory::blocks;
@@ -100,6 +101,15 @@ impl Directory {
         Directory(pack_address(block.as_ptr() as usize) | u64::from(depth) << 44 | DIRECTORY)
     }
 
+    /// A copy in another block, if there is memory. The directory lies in a block of the slab allocator.
+    pub(crate) fn duplicate(self) -> Option<Directory> {
+        let Retired { address, size } = self.retire();
+        // SAFETY: the directory is this long, and the holder of its slot neither frees nor changes it now.
+        let copy =
+            unsafe { blocks::duplicate(blocks::Kind::Entry, NonNull::new(address as *mut u8)?, size) }?;
+        Some(Directory(pack_address(copy.as_ptr() as usize) | u64::from(self.depth()) << 44 | DIRECTORY))
+    }
+
     /// The directory as a slot's root holds it.
     pub(crate) fn root(self) -> u64 {
         self.0
@@ -163,6 +173,11 @@ impl Directory {
     #[inline]
     pub(crate) fn hint(self, hash: u64) -> Segment {
         Segment(self.branches()[self.place(prefix(hash))].segment.load(Acquire))
+    }
+
+    /// The address, for finding out where the directory lies.
+    pub(crate) fn address(self) -> usize {
+        unpack_address(self.0)
     }
 
     /// The directory's memory, to be freed later; without the segments.

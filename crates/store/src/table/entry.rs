@@ -154,7 +154,7 @@ impl EntryPtr {
         };
         let address = if flags & HEAP != 0 { size_of::<usize>() } else { 0 };
         let size = header.key_offset() + key.len() + value_len + address;
-        let block = blocks::take(size);
+        let block = blocks::take(blocks::Kind::Entry, size);
         let entry = EntryPtr(block);
         // SAFETY: all writes lie inside the `size` bytes just allocated: header, deadline, length, key, value
         // follow each other as `key_offset` says.
@@ -328,6 +328,22 @@ impl EntryPtr {
         self.has_heap_value().then(|| unsafe { HeapValue::from_raw(self.kind(), self.heap_address()) })
     }
 
+    /// Calls `f` with the heap value, which may change in place; `None` for a flat value.
+    pub(crate) fn change_heap_value<R>(self, f: impl FnOnce(&mut HeapValue) -> R) -> Option<R> {
+        struct Back(EntryPtr, ManuallyDrop<HeapValue>);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                // SAFETY: the value is taken out once, here. The entry has HEAP, since the value came from
+                // there, and its reference moves back.
+                unsafe {
+                    self.0.heap_address_at().write_unaligned(ManuallyDrop::take(&mut self.1).into_raw())
+                }
+            }
+        }
+        let mut back = Back(self, ManuallyDrop::new(self.take_heap_value()?));
+        Some(f(&mut back.1))
+    }
+
     /// Returns a further reference to the heap value.
     pub(crate) fn share_heap_value(self) -> Option<HeapValue> {
         let heap_value = ManuallyDrop::new(self.take_heap_value()?);
@@ -460,10 +476,18 @@ impl EntryPtr {
         heap_value
     }
 
+    /// Frees the block, and not the heap value.
     #[inline]
-    fn free_block(self) {
+    pub(crate) fn free_block(self) {
         // SAFETY: `size` is the size that `new` computed; the table no longer has the address.
         unsafe { blocks::put_back(self.0, self.size()) };
+    }
+
+    /// A copy of the entry in another block, if there is memory: the caller puts it in the place of this one,
+    /// and frees this one's block alone. The entry lies in a block of the slab allocator.
+    pub(crate) fn duplicate(self) -> Option<EntryPtr> {
+        // SAFETY: the entry is this long, and the holder of its slot neither frees nor changes it now.
+        unsafe { blocks::duplicate(blocks::Kind::Entry, self.0, self.size()) }.map(EntryPtr)
     }
 
     /// Moves the value to a new entry, with another deadline or key; the old entry is freed.

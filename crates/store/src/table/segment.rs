@@ -13,6 +13,7 @@
 //! Words are atomic because other threads read them unlocked to prefetch entries, without following them. All
 //! other accesses are under the slot's lock.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::memory::blocks;
@@ -285,6 +286,14 @@ impl Segment {
             new.insert(self.word(bucket), if deadlines { self.deadline(bucket) } else { 0 });
         }
         new
+    }
+
+    /// A copy in another block, if there is memory. The segment lies in a block of the slab allocator.
+    pub(crate) fn duplicate(self) -> Option<Segment> {
+        let block = NonNull::new(self.address() as *mut u8)?;
+        // SAFETY: the segment is this long, and the holder of its slot neither frees nor changes it now.
+        let copy = unsafe { blocks::duplicate(blocks::Kind::Entry, block, self.memory()) }?;
+        Some(Segment(self.0 & !ADDRESS_MASK | pack_address(copy.as_ptr() as usize)))
     }
 
     /// A copy of the keys that are not due, with room for `keys` keys.

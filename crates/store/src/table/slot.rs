@@ -298,6 +298,39 @@ impl Slot {
         (branch.segment(), ((prefix >> width) + 1) << width)
     }
 
+    /// Moves the directory to another block, if `is_leaving` says so of its address. Returns its bytes, zero
+    /// if it stays; `None`: there is no memory.
+    pub(crate) fn move_directory(
+        &self,
+        is_leaving: impl Fn(usize) -> bool,
+        retired: &mut RetiredTables,
+    ) -> Option<usize> {
+        let Some(old) = self.directory().filter(|directory| is_leaving(directory.address())) else {
+            return Some(0);
+        };
+        self.root.store(old.duplicate()?.root(), Release);
+        let old = old.retire();
+        let bytes = old.size;
+        retired.add(Some(old));
+        Some(bytes)
+    }
+
+    /// Moves the segment that covers `prefix` to another block, as [`Slot::move_directory`] does.
+    pub(crate) fn move_segment(
+        &self,
+        prefix: u64,
+        is_leaving: impl Fn(usize) -> bool,
+        retired: &mut RetiredTables,
+    ) -> Option<usize> {
+        let (segment, _) = self.segment_at(prefix);
+        if !is_leaving(segment.address()) {
+            return Some(0);
+        }
+        let branch = self.directory().map_or(0, |directory| directory.place(prefix));
+        self.exchange(branch, segment.duplicate()?, retired);
+        Some(segment.memory())
+    }
+
     /// Empties the slot and calls `f` with each entry, which the caller then owns.
     pub(crate) fn drain(&self, mut f: impl FnMut(EntryPtr)) {
         for (_, segment) in self.segments() {

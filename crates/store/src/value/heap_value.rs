@@ -3,6 +3,7 @@
 
 use std::ptr::NonNull;
 
+use crate::memory::mover::Mover;
 use crate::value::Kind;
 use crate::value::collection::raw::Raw as _;
 use crate::value::collection::{Array, Hash, List, Set, Stream, ZSet};
@@ -96,6 +97,20 @@ impl HeapValue {
     /// Shared parts count.
     pub(crate) fn memory_if_own(&self) -> usize {
         if each!(self, value => value.is_own()) { self.memory_about() } else { 0 }
+    }
+
+    /// Moves the pages of a collection that `mover` wants elsewhere, from the item at `from` on. Returns the
+    /// item to go on from, if `mover` has had enough before the end. A rope has no pages.
+    pub(crate) fn relocate_pages(&mut self, from: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        match self {
+            HeapValue::Rope(_) => None,
+            HeapValue::List(list) => list.relocate(from, mover),
+            HeapValue::Set(set) => set.relocate(from, mover),
+            HeapValue::ZSet(set) => set.relocate(from, mover),
+            HeapValue::Hash(hash) => hash.relocate(from, mover),
+            HeapValue::Stream(stream) => stream.relocate(from, mover),
+            HeapValue::Array(array) => array.relocate(from, mover),
+        }
     }
 
     /// Bytes of memory that other values refer to as well: all of it if there are more than `owners`

@@ -6,6 +6,7 @@ mod ahead;
 mod apart;
 mod arrays;
 mod collections;
+mod compaction;
 mod eviction;
 mod fields;
 

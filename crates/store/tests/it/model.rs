@@ -8,6 +8,7 @@ use evenkeel_store::snapshot::{Sink, Walk};
 use evenkeel_store::{Expire, SLOTS, ThreadContext, View};
 use evenkeel_testkit::Random;
 
+use crate::compaction::Compactor;
 use crate::memory::guard as held_memory;
 use crate::world::{START_MS, World, random, scaled};
 
@@ -38,6 +39,7 @@ struct Model {
     snapshot: Option<Snapshot>,
     snapshots: usize,
     snapshots_lost: usize,
+    compactor: Compactor,
 }
 
 /// A snapshot in progress, the data at its start, and the data received.
@@ -75,6 +77,7 @@ impl Model {
             snapshot: None,
             snapshots: 0,
             snapshots_lost: 0,
+            compactor: Compactor::default(),
             world,
             random,
             name,
@@ -146,6 +149,9 @@ impl Model {
     fn step(&mut self) {
         if self.snapshot.is_some() && self.random.chance(10) {
             self.step_snapshot();
+        }
+        if self.random.chance(5) {
+            self.compactor.step(&self.world.keyspace, &mut self.world.ctx, &mut self.random);
         }
         match self.random.below(1000) {
             0..3 => self.flush_or_swap(),

@@ -9,6 +9,7 @@ use evenkeel_store::{Cursor, Expire, Key, Keyspace, Place, SLOTS, SlotGuard, Thr
 use evenkeel_testkit::Random;
 use evenkeel_testkit::random::fresh_seed;
 
+use crate::compaction::Compactor;
 use crate::world::{START_MS, scaled};
 
 const ACCOUNTS: usize = 24;
@@ -48,6 +49,7 @@ struct Actor<'a> {
     transfers: &'a AtomicUsize,
     pool: Pool,
     cursor: Cursor,
+    compactor: Compactor,
 }
 
 impl Actor<'_> {
@@ -65,6 +67,7 @@ impl Actor<'_> {
         match self.random.below(50) {
             0 => self.keyspace.tidy(&mut self.ctx),
             1 => self.watch(),
+            2..8 => self.compactor.step(self.keyspace, &mut self.ctx, &mut self.random),
             _ => {}
         }
     }
@@ -231,12 +234,14 @@ fn everything_at_once() {
             let random = Random::new(seed.wrapping_add(thread as u64));
             scope.spawn(move || {
                 let pool = Pool::default();
-                let mut actor = Actor { keyspace, ctx, random, transfers, pool, cursor: Cursor(0) };
+                let (cursor, compactor) = (Cursor(0), Compactor::default());
+                let mut actor = Actor { keyspace, ctx, random, transfers, pool, cursor, compactor };
                 for step in 0..scaled(60, 25_000, 200_000) {
                     actor.act();
                     // Clocks of threads differ a little.
                     actor.ctx.now_ms = START_MS + step as u64 / 16 + thread as u64;
                 }
+                assert!(actor.compactor.passes > scaled(0, 5, 50), "{:?}", actor.compactor.moved);
             });
         }
     });

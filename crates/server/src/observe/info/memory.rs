@@ -69,7 +69,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
         aof.unread(&server.core.keyspace.journal) + aof.metrics.buffered.load(Relaxed),
     );
     text.field("mem_allocator", "mimalloc");
-    text.field("active_defrag_running", 0);
+    text.field("active_defrag_running", u8::from(server.compacts_for_us() > 0));
     text.field("lazyfree_pending_objects", server.core.lazy_free.pending());
     text.field("lazyfreed_objects", server.core.lazy_free.freed());
 }

@@ -59,9 +59,14 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("evicted_scripts", server.scripts.evicted());
     text.field("migrate_cached_sockets", server.targets.kept());
     text.field("slave_expires_tracked_keys", server.core.keyspace.own_timed());
-    text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
-    text.zeros(&["active_defrag_key_hits", "active_defrag_key_misses"]);
-    text.zeros(&["total_active_defrag_time", "current_active_defrag_time"]);
+    let (moved, stayed) = (sum(|stats| &stats.blocks_moved), sum(|stats| &stats.blocks_stayed));
+    text.field("active_defrag_hits", moved);
+    text.field("active_defrag_misses", stayed);
+    // Blocks are moved, whichever keys they belong to.
+    text.field("active_defrag_key_hits", moved);
+    text.field("active_defrag_key_misses", stayed);
+    text.field("total_active_defrag_time", stage_us(Stage::Compact) / 1000);
+    text.field("current_active_defrag_time", server.compacts_for_us() / 1000);
     text.field("tracking_total_keys", server.hub.tracking.keys());
     text.field("tracking_total_items", server.hub.tracking.items());
     text.field("tracking_total_prefixes", server.hub.tracking.prefixes());

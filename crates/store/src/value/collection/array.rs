@@ -17,6 +17,7 @@ use super::shared::Shared;
 use super::tree::{self, Bound, Inner, Seek, Tree};
 use super::varint::{self, Varint};
 use super::{Collection, Cut, raw};
+use crate::memory::mover::Mover;
 use crate::value::Kind;
 
 /// The greatest index: the length, which is one more, has to be a number as well.
@@ -103,6 +104,11 @@ impl raw::Raw for Array {
 }
 
 impl Array {
+    /// See [`Tree::relocate`].
+    pub(crate) fn relocate(&mut self, from: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if self.0.is_own() { self.0.own().items.relocate(from, mover) } else { None }
+    }
+
     #[inline]
     fn items(&self) -> &Tree {
         &self.0.items

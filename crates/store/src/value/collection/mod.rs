@@ -38,6 +38,7 @@ pub use zset::{Gather, Gathered, Lex, ZSet};
 use std::ptr::NonNull;
 
 use crate::Millis;
+use crate::memory::mover::Mover;
 use crate::value::Kind;
 use root::{Root, View};
 use tree::Tree;
@@ -103,6 +104,11 @@ macro_rules! collection {
             /// Returns true if no other owner shares the whole value.
             pub(crate) fn is_own(&self) -> bool {
                 self.0.is_own()
+            }
+
+            /// See [`Tree::relocate`].
+            pub(crate) fn relocate(&mut self, from: u64, mover: &mut Mover<'_>) -> Option<u64> {
+                self.0.relocate(from, mover)
             }
 
             /// Bytes of memory of pages that other collections refer to as well: all of them if there are

@@ -32,6 +32,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use crate::memory::blocks;
+use crate::memory::mover::Mover;
 
 use size::stride;
 
@@ -145,7 +146,7 @@ impl Page {
         };
         let flags = if tagged { TAGGED } else { 0 } | offsets;
         let class = class_of_size(HEADER + bytes + items * stride(flags));
-        let block = blocks::take(size_of_class(class));
+        let block = blocks::take(blocks::Kind::Page, size_of_class(class));
         let header = Header { refs: AtomicU32::new(1), used: 0, count: 0, class, flags };
         let block = block.cast::<Header>();
         // SAFETY: the block was just allocated, is aligned, and long enough for the header.
@@ -172,6 +173,22 @@ impl Page {
         // SAFETY: no other reference to the block exists.
         unsafe { page.0.as_mut() }.flags |= PACKED;
         page
+    }
+
+    /// Moves the page, to which nobody else has a reference, to another block if `mover` wants it there.
+    pub(crate) fn relocate(&mut self, mover: &mut Mover<'_>) {
+        assert!(self.is_own(), "the caller has looked");
+        if !mover.is_leaving(self.0.addr().get()) {
+            return;
+        }
+        let (block, size) = (self.0.cast(), self.memory());
+        // SAFETY: the page is this long, and this is the only reference to it, borrowed exclusively.
+        let copy = unsafe { blocks::duplicate(blocks::Kind::Page, block, size) };
+        mover.count(size, copy.is_some());
+        let Some(copy) = copy else { return };
+        self.0 = copy.cast();
+        // SAFETY: the block came from there with this size, and the copy stands in its place.
+        unsafe { blocks::put_back(block, size) }
     }
 
     #[inline]

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 use super::shared::Shared;
 use super::tree::Tree;
+use crate::memory::mover::Mover;
 
 /// The two trees of a collection.
 #[derive(Clone)]
@@ -122,6 +123,25 @@ impl Root {
                 // A tree below a shared twin still has a single reference.
                 let owners = if self.twin().refs() > owners { 0 } else { 1 };
                 twin.main.shared_memory(owners) + twin.side.shared_memory(owners)
+            }
+        }
+    }
+
+    /// See [`Tree::relocate`]: the second tree's items follow those of the main tree.
+    pub(crate) fn relocate(&mut self, from: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if self.is_twin() && !self.twin().is_own() {
+            return None;
+        }
+        match self.view_mut() {
+            ViewMut::One(tree) => tree.relocate(from, mover),
+            ViewMut::Two(twin) => {
+                let len = twin.main.len();
+                if from < len
+                    && let Some(at) = twin.main.relocate(from, mover)
+                {
+                    return Some(at);
+                }
+                twin.side.relocate(from.saturating_sub(len), mover).map(|at| len + at)
             }
         }
     }

@@ -23,6 +23,7 @@ pub use log::Log;
 use super::named::Named;
 use super::shared::Shared;
 use super::{Collection, Cut, raw};
+use crate::memory::mover::Mover;
 use crate::value::Kind;
 
 /// Maximum value of the counters of streams and groups: clients and RDB files treat them as signed numbers.
@@ -83,6 +84,11 @@ impl raw::Raw for Stream {
 }
 
 impl Stream {
+    /// Moves pages of entries; see [`Entries::relocate`].
+    pub(crate) fn relocate(&mut self, from: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if self.0.is_own() { self.0.own().log.entries.relocate(from, mover) } else { None }
+    }
+
     pub fn log(&self) -> &Log {
         &self.0.log
     }

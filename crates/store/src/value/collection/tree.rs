@@ -26,6 +26,7 @@ mod change;
 mod inner;
 mod iter;
 mod leaf;
+mod relocate;
 mod remove;
 mod seek;
 mod size;

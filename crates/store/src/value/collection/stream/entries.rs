@@ -11,6 +11,7 @@ use super::super::page::{PAGE_MAX, Page};
 use super::super::tree::{Bound, Inner, Seek, Tree, WithPages};
 use super::codec::{self, Entry, EntryEncoder, Head};
 use super::id::StreamId;
+use crate::memory::mover::Mover;
 
 /// Capacity of a page: `stream-node-max-entries` and `stream-node-max-bytes`; zero means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +197,11 @@ impl Entries {
     /// Removes `count` entries at the start, at most all.
     pub(super) fn remove_first(&mut self, count: u64) -> Cut {
         Cut(self.0.remove_range(0..count))
+    }
+
+    /// See [`Tree::relocate`].
+    pub(super) fn relocate(&mut self, from: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        self.0.relocate(from, mover)
     }
 
     pub(super) fn tree(&self) -> &Tree {
