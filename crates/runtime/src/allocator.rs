@@ -112,11 +112,15 @@ pub struct AllocatorPurge {
     given_back: AtomicU64,
     /// Chunks that compaction has emptied.
     emptied: AtomicU64,
+    /// Number of times that compaction has begun.
+    compactions: AtomicU64,
 }
 
 thread_local! {
     /// The last request that this thread has begun to follow.
     static BEGUN: Cell<u64> = const { Cell::new(0) };
+    /// The last compaction to which this thread has lent its blocks.
+    static LENT: Cell<u64> = const { Cell::new(0) };
     /// This thread's walk through its runs of blocks, which comes before that through its spans.
     static WALK: Cell<Option<evenkeel_slab::Walk>> = const { Cell::new(None) };
 }
@@ -163,8 +167,17 @@ impl AllocatorPurge {
         self.is_asked()
     }
 
-    /// Like [`AllocatorPurge::follow`], for a worker's slice of background work.
+    /// Says that compaction begins: threads other than workers lend their blocks to it.
+    pub fn begin_compaction(&self) {
+        self.compactions.fetch_add(1, Relaxed);
+    }
+
+    /// Like [`AllocatorPurge::follow`], for a slice of a thread that is not a worker, and does not compact.
     pub fn follow_a_slice(&self) -> bool {
+        let begun = self.compactions.load(Relaxed);
+        if LENT.replace(begun) != begun {
+            evenkeel_slab::lend();
+        }
         let until = Instant::now() + Duration::from_micros(SLICE_US_MAX);
         self.follow(|| Instant::now() >= until)
     }

@@ -35,13 +35,16 @@ static HEAPS: [AtomicPtr<Heap>; HEAPS_MAX] = [const { AtomicPtr::new(ptr::null_m
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The number of the first of the heaps without a thread.
 static LEFT: Mutex<Option<u32>> = Mutex::new(None);
+/// The same for heaps that wait for a thread that compacts.
+static LENT: Mutex<Option<u32>> = Mutex::new(None);
 /// Whether there are any.
 static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
 struct Class {
     current: *const Run,
-    /// The first of the runs with free blocks.
+    /// The first and the last of the runs with free blocks.
     listed: u32,
+    last: u32,
     /// Number of runs.
     runs: usize,
     /// Whether the class has runs of its own although it has a coarse class.
@@ -101,9 +104,36 @@ impl Drop for Leaves {
 /// Lets another thread have the heap.
 fn leave(heap: &Heap) {
     let mut left = LEFT.lock();
-    // SAFETY: the heap is the calling thread's until the lock is released.
-    unsafe { heap.own() }.next = left.replace(heap.number).map(by_number);
+    push(&mut left, heap);
     IS_ANY_LEFT.store(true, Relaxed);
+}
+
+/// Lets a thread that compacts have the calling thread's heap.
+pub(crate) fn lend() {
+    if let Some(heap) = MINE.take() {
+        push(&mut LENT.lock(), heap);
+    }
+}
+
+fn push(list: &mut Option<u32>, heap: &Heap) {
+    // SAFETY: the heap is the calling thread's until the list's lock is released.
+    unsafe { heap.own() }.next = list.replace(heap.number).map(by_number);
+}
+
+fn pop(list: &mut Option<u32>) -> Option<&'static Heap> {
+    let heap = list.take().map(by_number)?;
+    // SAFETY: a heap without a thread is the matter of the thread that has locked the list.
+    *list = unsafe { heap.own() }.next.take().map(|next| next.number);
+    Some(heap)
+}
+
+/// Takes over the heaps without a thread, and those that were lent.
+fn gather() {
+    let Some(heap) = mine().or_else(adopt_to_stay) else { return };
+    while let Some(other) = take_left().or_else(|| pop(&mut LENT.lock())) {
+        // SAFETY: the heap is the calling thread's.
+        heap.merge(unsafe { heap.own() }, other);
+    }
 }
 
 fn take_left() -> Option<&'static Heap> {
@@ -111,11 +141,9 @@ fn take_left() -> Option<&'static Heap> {
         return None;
     }
     let mut left = LEFT.lock();
-    let heap = left.take().map(by_number)?;
-    // SAFETY: a heap without a thread is the matter of the thread that has locked the list.
-    *left = unsafe { heap.own() }.next.take().map(|next| next.number);
+    let heap = pop(&mut left);
     IS_ANY_LEFT.store(left.is_some(), Relaxed);
-    Some(heap)
+    heap
 }
 
 #[inline]
@@ -158,14 +186,23 @@ pub(crate) fn take(kind: Kind, size: usize) -> Option<*mut u8> {
 
 #[cold]
 fn take_without_heap(class: usize) -> Option<*mut u8> {
-    let heap = adopt()?;
-    let keeps = LEAVES.try_with(|_| ()).is_ok() && MINE.try_with(|mine| mine.set(Some(heap))).is_ok();
-    // SAFETY: the heap is the calling thread's now.
-    let block = unsafe { heap.refill(class) };
-    if !keeps {
-        leave(heap); // the thread is ending
+    if let Some(heap) = adopt_to_stay() {
+        // SAFETY: the heap is the calling thread's now.
+        return unsafe { heap.refill(class) };
     }
+    let heap = adopt()?;
+    // SAFETY: the heap is the calling thread's for now.
+    let block = unsafe { heap.refill(class) };
+    leave(heap);
     block
+}
+
+/// Gives the calling thread a heap. `None`: the thread is ending, or the system has no more addresses.
+fn adopt_to_stay() -> Option<&'static Heap> {
+    LEAVES.try_with(|_| ()).ok()?;
+    let heap = adopt()?;
+    MINE.try_with(|mine| mine.set(Some(heap))).expect("it is there as long as `LEAVES`");
+    Some(heap)
 }
 
 /// Frees a block.
@@ -283,7 +320,8 @@ pub(crate) fn bytes_in_runs() -> usize {
 /// All of these are for the heap's own thread.
 impl Heap {
     fn new(number: u32) -> Heap {
-        const CLASS: Class = Class { current: ptr::null(), listed: NO_RUN, runs: 0, is_fine: false };
+        const CLASS: Class =
+            Class { current: ptr::null(), listed: NO_RUN, last: NO_RUN, runs: 0, is_fine: false };
         let own = Own {
             classes: [CLASS; CLASSES * KINDS],
             open: [const { [List::EMPTY; ORDERS] }; KINDS],
@@ -345,6 +383,7 @@ impl Heap {
                 }
             };
             next.state.set(State::Current);
+            next.owner.store(self.number + 1, Relaxed); // it may have been a merged heap's
             own.classes[class].current = next;
         }
     }
@@ -353,12 +392,26 @@ impl Heap {
     /// now, or none's.
     fn is_listed(&self, number: u32, class: usize) -> bool {
         let run = arena::run_by_number(number);
-        // With this heap's number, the entry is that of a run of this heap.
-        let is_own = run.owner.load(Relaxed) == self.number + 1;
+        // With this heap's number, or that of a merged heap, the entry is that of a run of this heap.
+        let owner = run.owner.load(Relaxed);
+        let is_own = owner != 0 && self.is_heap_of(owner - 1);
         is_own && run.class as usize == class && run.state.get() == State::Listed
     }
 
-    /// Takes over a heap without a thread.
+    /// Whether the heap of this number is this, or was merged into this.
+    fn is_heap_of(&self, number: u32) -> bool {
+        let mut number = number;
+        while number != self.number {
+            match by_number(number).merged_into.load(Relaxed) {
+                0 => return false,
+                into => number = into - 1,
+            }
+        }
+        true
+    }
+
+    /// Takes over a heap without a thread: all its lists at once, in constant time. Its runs keep its number
+    /// until they are looked at.
     fn merge(&self, own: &mut Own, heap: &'static Heap) {
         // SAFETY: nobody else has the heap, and it is another than this.
         let other = unsafe { heap.own() };
@@ -379,31 +432,19 @@ impl Heap {
                 own.fine += 1 << classes::ORDER[class % CLASSES];
             }
             // SAFETY: the run was the other heap's, and is this heap's now.
-            if let Some(run) = unsafe { std::mem::replace(&mut it.current, ptr::null()).as_ref() } {
-                self.take_over(own, run);
-            }
-            while it.listed != NO_RUN {
-                let run = arena::run_by_number(it.listed);
-                it.listed = run.next.get();
-                self.take_over(own, run);
+            let current = unsafe { std::mem::replace(&mut it.current, ptr::null()).as_ref() };
+            let (first, last) = (it.listed, it.last);
+            (it.listed, it.last) = (NO_RUN, NO_RUN);
+            own.list_all(class, first, last);
+            if let Some(run) = current {
+                own.list(run);
             }
         }
-        for (kind, order) in (0..KINDS * ORDERS).map(|at| (at / ORDERS, at % ORDERS)) {
-            while let Some(number) = other.open[kind][order].first() {
-                // SAFETY: the chunk was the other heap's, and is this heap's now.
-                let chunk = unsafe { arena::chunk(number) };
-                other.close(number, chunk);
-                own.file(number, chunk);
-            }
+        for (own, other) in own.open.iter_mut().flatten().zip(other.open.iter_mut().flatten()) {
+            own.append(arena::links, std::mem::replace(other, List::EMPTY));
         }
         other.fine = 0;
         self.units.store(self.units.load(Relaxed) + heap.units.swap(0, Relaxed), Relaxed);
-    }
-
-    /// Takes over a run that has free blocks, or that was current.
-    fn take_over(&self, own: &mut Own, run: &Run) {
-        run.owner.store(self.number + 1, Relaxed);
-        own.list(run);
     }
 
     /// The class that serves a class: itself, or its coarse class.
@@ -541,24 +582,37 @@ impl Heap {
 
 impl Own {
     fn list(&mut self, run: &Run) {
-        let (number, head) = (arena::number_of(run), &mut self.classes[run.class as usize].listed);
+        let number = arena::number_of(run);
         run.state.set(State::Listed);
         run.previous.set(NO_RUN);
-        run.next.set(*head);
-        if *head != NO_RUN {
-            arena::run_by_number(*head).previous.set(number);
+        run.next.set(NO_RUN);
+        self.list_all(run.class as usize, number, number);
+    }
+
+    /// Puts linked runs, from the first to the last, before the listed runs of their class.
+    fn list_all(&mut self, class: usize, first: u32, last: u32) {
+        if first == NO_RUN {
+            return;
         }
-        *head = number;
+        let class = &mut self.classes[class];
+        arena::run_by_number(last).next.set(class.listed);
+        match class.listed {
+            NO_RUN => class.last = last,
+            next => arena::run_by_number(next).previous.set(last),
+        }
+        class.listed = first;
     }
 
     fn unlist(&mut self, run: &Run) {
         let (previous, next) = (run.previous.get(), run.next.get());
+        let class = &mut self.classes[run.class as usize];
         match previous {
-            NO_RUN => self.classes[run.class as usize].listed = next,
+            NO_RUN => class.listed = next,
             previous => arena::run_by_number(previous).next.set(next),
         }
-        if next != NO_RUN {
-            arena::run_by_number(next).previous.set(previous);
+        match next {
+            NO_RUN => class.last = previous,
+            next => arena::run_by_number(next).previous.set(previous),
         }
     }
 

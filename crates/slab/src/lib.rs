@@ -73,6 +73,12 @@ pub fn settle() {
     heap::settle();
 }
 
+/// Lends what the calling thread has taken blocks from to the next thread that begins a [`Compaction`], for
+/// good: for a thread that does not compact. It goes on with memory of its own.
+pub fn lend() {
+    heap::lend();
+}
+
 /// A walk through the calling thread's runs that finds memory without blocks: other threads may have freed
 /// all blocks of a run that had some free ones already, of which they give no notice.
 #[derive(Clone, Copy, Debug)]

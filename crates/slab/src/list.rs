@@ -24,7 +24,7 @@ impl List {
         (self.0 != NONE).then_some(self.0)
     }
 
-    /// Adds a chunk that is in no list with these links.
+    /// Adds, at the front, a chunk that is in no list with these links.
     pub(crate) fn push(&mut self, links: impl Fn(u32) -> &'static Links, chunk: u32) {
         let own = links(chunk);
         if self.0 == NONE {
@@ -38,6 +38,22 @@ impl List {
             own.next.set(self.0);
         }
         self.0 = chunk;
+    }
+
+    /// Appends a list with the same links.
+    pub(crate) fn append(&mut self, links: impl Fn(u32) -> &'static Links, other: List) {
+        match (self.0, other.0) {
+            (_, NONE) => {}
+            (NONE, first) => self.0 = first,
+            (first, second) => {
+                let (one, two) = (links(first), links(second));
+                let (end, last) = (one.previous.get(), two.previous.get());
+                links(end).next.set(second);
+                two.previous.set(end);
+                links(last).next.set(first);
+                one.previous.set(last);
+            }
+        }
     }
 
     /// Takes a chunk of this list out.
@@ -113,6 +129,13 @@ mod tests {
                 0 if random.chance(10) => {
                     list.remove(links, chunk);
                     plain.retain(|it| *it != chunk);
+                }
+                1 if random.chance(20) => {
+                    let mut other = List::EMPTY;
+                    let others: Vec<u32> = (0..LEN as u32).filter(|it| !plain.contains(it)).take(3).collect();
+                    others.iter().for_each(|it| other.push(links, *it));
+                    list.append(links, other);
+                    plain.extend(others.into_iter().rev());
                 }
                 2 => assert_eq!(list.pop_newest(links), plain.pop_front()),
                 3 => assert_eq!(list.pop_oldest(links), plain.pop_back()),

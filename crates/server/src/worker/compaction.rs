@@ -4,6 +4,7 @@
 //! Each worker compacts the chunks from which it has taken blocks, whichever slots these are in. A pass
 //! surveys the chunks, marks the sparse ones and walks all slots; entries and pages of collections take
 //! turns. Passes follow each other as long as they are worth it; then the worker rests.
+//! Threads that are no workers, as that of the link to a primary, lend their chunks to a worker.
 //!
 //! **When**: with `activedefrag yes`, while more than `active-defrag-ignore-bytes` and
 //! `active-defrag-threshold-lower` percent of the blocks' memory are unused; with `maxmemory`, also while the
@@ -198,7 +199,10 @@ impl Compactor {
     fn go_on(&mut self, executor: &mut Executor, is_over: impl Fn() -> bool + Copy) -> bool {
         let (step, has_rest) = match std::mem::replace(&mut self.step, Step::Rest) {
             Step::Rest => {
-                self.is_going = true;
+                if !std::mem::replace(&mut self.is_going, true) && executor.worker == 0 {
+                    executor.server.core.purge.begin_compaction();
+                    executor.server.ask_for_purge(); // those that sleep lend their blocks as well
+                }
                 (Step::Survey(Compaction::new(self.kind)), false)
             }
             Step::Survey(mut compaction) => {

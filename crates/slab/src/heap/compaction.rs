@@ -52,6 +52,7 @@ pub(crate) struct Compaction {
 
 impl Compaction {
     pub(crate) fn new(kind: Kind) -> Compaction {
+        super::gather();
         Compaction {
             kind,
             at: 0,
@@ -219,18 +220,6 @@ fn group_of(bytes: usize) -> usize {
 }
 
 impl Heap {
-    /// Whether the heap of this number is this, or was merged into this.
-    fn is_heap_of(&self, number: u32) -> bool {
-        let mut number = number;
-        while number != self.number {
-            match super::by_number(number).merged_into.load(Relaxed) {
-                0 => return false,
-                into => number = into - 1,
-            }
-        }
-        true
-    }
-
     fn begin_leaving(&self, own: &mut Own, number: u32) {
         // SAFETY: the chunk is this heap's.
         let chunk = unsafe { arena::chunk(number) };

@@ -100,6 +100,41 @@ fn chunks_of_an_ended_thread_are_emptied() {
     .expect("it holds");
 }
 
+/// A thread lends its chunks, goes on, and frees blocks in them.
+#[test]
+#[cfg_attr(miri, ignore = "too many blocks")]
+fn lent_chunks_are_emptied() {
+    let _alone = alone();
+    let seed = seed("lent_chunks_are_emptied");
+    let (to_compact, compacts) = std::sync::mpsc::channel::<Vec<Block>>();
+    let (to_lend, lends) = std::sync::mpsc::channel::<Vec<Block>>();
+    let before = stats().in_chunks;
+    let lending = std::thread::spawn(move || {
+        let random = &mut Random::new(seed);
+        for _ in 0..3 {
+            let mut blocks = fill(random, 100_000, 300);
+            thin(random, &mut blocks);
+            evenkeel_slab::lend();
+            to_compact.send(blocks).expect("it compacts");
+            let mut blocks = lends.recv().expect("it compacts");
+            for _ in 0..20_000 {
+                blocks.swap_remove(random.below(blocks.len())).put_back();
+                blocks.push(Block::take(1 + random.below(500), 1));
+            }
+            blocks.into_iter().for_each(Block::put_back);
+        }
+    });
+    let compacting = std::thread::spawn(move || {
+        let random = &mut Random::new(seed + 1);
+        for mut blocks in compacts {
+            compact(random, &mut blocks, before);
+            to_lend.send(blocks).expect("it lends");
+        }
+    });
+    lending.join().expect("it holds");
+    compacting.join().expect("it holds");
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn marked_chunks_come_back_into_use() {
