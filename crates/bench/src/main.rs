@@ -26,7 +26,8 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use experiments::{
-    DataArgs, KeysArgs, MemoryArgs, Options, ScaleArgs, Session, StallsArgs, ThroughputArgs, ValuesArgs,
+    ChurnArgs, DataArgs, KeysArgs, MemoryArgs, Options, OverheadArgs, ScaleArgs, Session, StallsArgs,
+    ThroughputArgs, ValuesArgs,
 };
 
 #[derive(Parser)]
@@ -57,6 +58,20 @@ enum Verb {
     Memory {
         #[command(flatten)]
         args: MemoryArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Resident bytes per key beyond key and value, for values of many sizes
+    Overhead {
+        #[command(flatten)]
+        args: OverheadArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Resident bytes after two thirds of the data have gone
+    Churn {
+        #[command(flatten)]
+        args: ChurnArgs,
         #[command(flatten)]
         options: Options,
     },
@@ -193,6 +208,8 @@ fn execute(cli: Cli) -> Result<ExitCode> {
             run(&options, |session| experiments::throughput(session, &args))
         }
         Verb::Memory { args, options } => run(&options, |session| experiments::memory(session, &args)),
+        Verb::Overhead { args, options } => run(&options, |session| experiments::overhead(session, &args)),
+        Verb::Churn { args, options } => run(&options, |session| experiments::churn(session, &args)),
         Verb::Values { args, options } => run(&options, |session| experiments::values(session, &args)),
         Verb::Elements(options) => run(&options, experiments::elements),
         Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),

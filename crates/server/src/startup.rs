@@ -14,6 +14,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use crate::commands;
+use crate::observe::process;
 use crate::server::Server;
 use crate::worker::Worker;
 use evenkeel_config::{Action, Launch, LogLevel, Mistakes, NoEffect, Preload, Settings};
@@ -465,6 +466,8 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
         server.core.workers.count(),
         here.display()
     );
+    let (limit, machine) = (process::memory_limit(), process::machine_bytes());
+    log::info!("{}", preflight::memory_line(settings.maxmemory, limit, machine));
     [preflight::unwritable(&settings), preflight::beyond_machine(&settings)]
         .into_iter()
         .flatten()

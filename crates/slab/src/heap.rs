@@ -108,9 +108,15 @@ fn leave(heap: &Heap) {
     IS_ANY_LEFT.store(true, Relaxed);
 }
 
+/// Units of a heap that is worth lending: the heap that its thread has next begins with a run for each class.
+const LENT_MIN: usize = 8 * arena::UNITS;
+
 /// Lets a thread that compacts have the calling thread's heap.
 pub(crate) fn lend() {
-    if let Some(heap) = MINE.take() {
+    if mine().is_some_and(|heap| heap.units.load(Relaxed) >= LENT_MIN)
+        && COUNT.load(Relaxed) < HEAPS_MAX / 2
+        && let Some(heap) = MINE.take()
+    {
         push(&mut LENT.lock(), heap);
     }
 }
@@ -398,6 +404,26 @@ impl Heap {
         is_own && run.class as usize == class && run.state.get() == State::Listed
     }
 
+    /// Lets others have the heaps from `first` on, in the list of merged heaps: none of their runs or chunks
+    /// has their number any more.
+    fn release(&self, own: &mut Own, first: u32) {
+        let mut left = own.merged.take();
+        let mut is_free = false;
+        while let Some(heap) = left {
+            is_free |= heap.number == first;
+            // SAFETY: a merged heap is the matter of the thread that merged it.
+            left = unsafe { heap.own() }.next.take();
+            if is_free {
+                self.follow_all_of(own, &heap.noticed);
+                heap.merged_into.store(0, Relaxed);
+                leave(heap);
+            } else {
+                // SAFETY: as above.
+                unsafe { heap.own() }.next = own.merged.replace(heap);
+            }
+        }
+    }
+
     /// Whether the heap of this number is this, or was merged into this.
     fn is_heap_of(&self, number: u32) -> bool {
         let mut number = number;
@@ -505,6 +531,13 @@ impl Heap {
         while number != NO_RUN {
             let run = arena::run_by_number(number);
             number = run.next_noticed.load(Relaxed);
+            // A thread may have read the owner when it still was the former user of this heap's number, or of
+            // a merged heap's.
+            let owner = run.owner.load(Relaxed) - 1;
+            if !self.is_heap_of(owner) {
+                give_notice(run, owner);
+                continue;
+            }
             run.awaits_notice.set(false);
             run.owner.store(self.number + 1, Relaxed); // it may have been a merged heap's
             if run.state.get() == State::Over {

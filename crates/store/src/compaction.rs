@@ -111,7 +111,7 @@ impl SlotGuard<'_> {
             for (bucket, word) in buckets.into_iter().zip(prefetching(&words)) {
                 mover.look();
                 if mover.is_spent() {
-                    walk.bucket = bucket;
+                    (walk.bucket, walk.item) = (bucket, if bucket == walk.bucket { walk.item } else { 0 });
                     return;
                 }
                 let item = if bucket == walk.bucket { walk.item } else { 0 };
@@ -163,6 +163,9 @@ impl EntryPtr {
     /// Moves the pages of the entry's collection, from an item on; see
     /// [`crate::value::heap_value::HeapValue::relocate_pages`].
     fn relocate_pages(self, item: u64, mover: &mut Mover<'_>) -> Option<u64> {
+        if self.single_page().is_some_and(|page| !mover.is_leaving(page)) {
+            return None;
+        }
         self.change_heap_value(|value| value.relocate_pages(item, mover)).flatten()
     }
 }

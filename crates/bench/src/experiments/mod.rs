@@ -8,6 +8,7 @@
 mod account;
 mod accounting;
 mod aof;
+mod churn;
 mod connections;
 mod elements;
 mod features;
@@ -19,6 +20,7 @@ mod generator;
 mod lanes;
 mod load;
 mod memory;
+mod overhead;
 mod probe;
 mod replica;
 mod ring;
@@ -49,6 +51,7 @@ use crate::{interrupt, proc, sys};
 
 pub(crate) use accounting::accounting;
 pub(crate) use aof::aof;
+pub(crate) use churn::{ChurnArgs, churn};
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
 pub(crate) use features::features;
@@ -58,6 +61,7 @@ pub(crate) use full_sync::full_sync;
 pub(crate) use generator::generator;
 pub(crate) use load::load;
 pub(crate) use memory::{MemoryArgs, memory};
+pub(crate) use overhead::{OverheadArgs, overhead};
 pub(crate) use replica::replica;
 pub(crate) use scale::{ScaleArgs, scale};
 pub(crate) use shapes::{databases, hot_key, scatter};
@@ -385,12 +389,14 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     let pinned = ThroughputArgs::default();
     let unpinned = ThroughputArgs { unpinned: true, ..pinned.clone() };
     let many = ThroughputArgs { keys: MANY_KEYS, ..pinned.clone() };
-    let memory_args = MemoryArgs::default();
+    let (memory_args, churn_args) = (MemoryArgs::default(), ChurnArgs::default());
     let [large, huge, synced] = [DataArgs::LARGE, DataArgs::HUGE, DataArgs::SYNCED].map(DataArgs::that_fits);
     let estimate = pinned.estimate(session)
         + unpinned.estimate(session)
         + many.estimate(session)
         + memory_args.estimate(session)
+        + OverheadArgs::default().estimate(session)
+        + churn_args.estimate(session)
         + connections::estimate(session)
         + generator::estimate(session)
         + workers::estimate(session)
@@ -422,6 +428,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("connections", connections)?;
     session.attempt("generator", generator)?;
     session.attempt("memory", |it| memory(it, &memory_args))?;
+    session.attempt("overhead", |it| overhead(it, &OverheadArgs::default()))?;
+    session.attempt("churn", |it| churn(it, &churn_args))?;
     session.attempt("values", |it| values(it, &ValuesArgs::default()))?;
     session.attempt("elements", elements)?;
     session.attempt("stalls", |it| stalls(it, &StallsArgs::default()))?;

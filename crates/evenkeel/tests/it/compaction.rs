@@ -129,3 +129,26 @@ fn memory_purge_compacts() {
     wait_until("it ends", || server.info("active_defrag_running") == "0");
     check(&mut client, &strings);
 }
+
+/// With values of ever other lengths, whose keys are evicted here and there, the process holds little more
+/// than `maxmemory`.
+#[test]
+fn the_process_stays_near_maxmemory() {
+    const MAXMEMORY: u64 = 150 * MIB;
+    /// What is beside the data: see "Memory" in docs/operations.md.
+    const RSS_MAX: u64 = MAXMEMORY + MAXMEMORY / 100 * 15 + 64 * MIB;
+    let args = ["--threads", "2", "--save", "", "--maxmemory", "150mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = start(&args);
+    let mut client = server.connect();
+    for len in [500, 100, 300, 900] {
+        let (value, keys) = ("x".repeat(len), 2 * MAXMEMORY / (len as u64 + 60));
+        for first in (0..keys).step_by(20_000) {
+            let set = |at| vec!["SET".to_owned(), format!("{len}:{at}"), value.clone()];
+            run_all(&mut client, &(first..first + 20_000).map(set).collect::<Vec<_>>());
+            let rss = server.rss();
+            assert!(rss < RSS_MAX, "{} MiB with values of {len} bytes", rss / MIB);
+        }
+    }
+    assert_ne!(server.info("evicted_keys"), "0");
+    assert_ne!(server.info("active_defrag_hits"), "0");
+}

@@ -138,12 +138,20 @@ impl Executor {
                 break;
             }
             let mut guard = server.core.keyspace.hold_none(&mut self.ctx);
-            let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
+            let mut is_there_none = false;
+            for _ in 0..EVICT_AT_ONCE {
                 // Bytes that a snapshot lacks count as freed once they are published to it.
-                let may_evict = !guard.ctx.has_kept() && stays_in_use(&server) > limit;
-                may_evict && guard.evict(policy, samples, decay, &mut self.pool)
-            });
-            if evicted.count() == 0 {
+                if guard.ctx.has_kept() || stays_in_use(&server) <= limit {
+                    break;
+                }
+                if !guard.evict(policy, samples, decay, &mut self.pool) {
+                    is_there_none = true;
+                    break;
+                }
+            }
+            // Not merely because another worker freed something in between: the use goes up and down by a
+            // block while blocks are moved.
+            if is_there_none {
                 // Retired tables are freed without further work.
                 let tables = guard.ctx.retired_bytes();
                 drop(guard);

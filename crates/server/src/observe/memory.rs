@@ -14,6 +14,8 @@ pub(crate) struct MemoryMetrics {
     pub(crate) peak: u64,
     pub(crate) startup: u64,
     pub(crate) resident: u64,
+    /// In use, and unused in chunks that have blocks in use: what compaction can make less.
+    pub(crate) active: u64,
     pub(crate) clients: u64,
     /// The stream's backlog; and memory kept until a replica has received it: the stream beyond the backlog,
     /// and snapshots in transit.
@@ -43,8 +45,11 @@ impl MemoryMetrics {
         let in_pipes = server.replication.metrics.in_pipes.load(Relaxed);
         let startup = server.sampler.startup_bytes();
         let functions = server.scripts.libraries().iter().map(|library| library.code.len() as u64).sum();
+        let unused = evenkeel_slab::stats().in_chunks.saturating_sub(counted::used_in_blocks());
+        let used = counted::used() as u64;
         MemoryMetrics {
-            used: counted::used() as u64,
+            used,
+            active: used + unused as u64,
             peak: counted::peak() as u64,
             startup,
             resident: process::resident_bytes(),
@@ -67,6 +72,12 @@ impl MemoryMetrics {
 
     pub(crate) fn dataset(&self) -> u64 {
         self.used.saturating_sub(self.overhead)
+    }
+
+    /// Returns the active bytes per byte in use, and the resident bytes per active byte.
+    pub(crate) fn allocator_ratios(&self) -> (f64, f64) {
+        let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        (ratio(self.active, self.used), ratio(self.resident, self.active))
     }
 
     /// Returns the resident bytes per byte in use.

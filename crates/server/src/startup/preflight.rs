@@ -174,6 +174,26 @@ fn holder(settings: &Settings) -> Option<String> {
     lock::keep_servers_off(&settings.dir, Some(name)).err().map(|error| error.to_string())
 }
 
+/// The memory that the process may use, and how much of it the data may take.
+pub(super) fn memory_line(maxmemory: u64, limit: u64, machine: u64) -> String {
+    let mb = |bytes: u64| bytes >> 20;
+    let whose = if limit < machine { "the control group of this process" } else { "this machine" };
+    match maxmemory {
+        0 => format!(
+            "Memory: {} MB, by {whose}; 'maxmemory' is not set, and with {} MB the process stays below that",
+            mb(limit),
+            mb(proposed(limit))
+        ),
+        _ => format!("Memory: {} MB, by {whose}; 'maxmemory' is {} MB", mb(limit), mb(maxmemory)),
+    }
+}
+
+/// A `maxmemory` with which the process stays below `limit`: see "Memory" in docs/operations.md.
+fn proposed(limit: u64) -> u64 {
+    const BESIDE: u64 = 64 << 20;
+    limit.saturating_sub(BESIDE).max(limit / 2) / 5 * 4
+}
+
 /// Warns about more data than memory: the kernel ends the server before any key is evicted or any write
 /// refused.
 pub(super) fn beyond_machine(settings: &Settings) -> Option<String> {
@@ -187,4 +207,25 @@ pub(super) fn beyond_machine(settings: &Settings) -> Option<String> {
             mb(there)
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_the_memory_that_there_is() {
+        const GB: u64 = 1 << 30;
+        assert_eq!(
+            memory_line(0, GB, 4 * GB),
+            "Memory: 1024 MB, by the control group of this process; 'maxmemory' is not set, and with 768 MB \
+             the process stays below that"
+        );
+        assert_eq!(
+            memory_line(GB, 4 * GB, 4 * GB),
+            "Memory: 4096 MB, by this machine; 'maxmemory' is 1024 MB"
+        );
+        // Where the memory beside the data is most of it, half of it is for the data.
+        assert_eq!(proposed(100 << 20) >> 20, 40);
+    }
 }

@@ -12,11 +12,11 @@
 //!
 //! **How much**: between `active-defrag-cycle-min` and `-max` percent of the worker's time, in proportion to
 //! the unused memory up to `active-defrag-threshold-upper` percent. A worker with much to do takes a fifth of
-//! that, in slices of [`BUSY_US_MAX`]: its clients wait for a slice now and then.
+//! that, in slices of [`BUSY_US_MAX`]: its clients wait for a slice now and then. Beyond `maxmemory` it takes
+//! what it needs, up to [`URGENT_SHARE_MAX`]: then writers, who use up the memory, are slowed down with it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_config::Settings;
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
 use evenkeel_slab::{CHUNK, Compaction, Kind};
@@ -40,6 +40,26 @@ const REST_US: u64 = 5_000_000;
 /// Percent of the time of a worker that follows MEMORY PURGE.
 const ASKED_SHARE: u64 = 50;
 
+/// Percent of the time when chunks take more than `maxmemory`: at first, more for each percent beyond it, and
+/// at most. Rests are as short as this, in microseconds.
+const URGENT_SHARE_MIN: u64 = 25;
+const URGENT_SHARE_STEP: u64 = 10;
+const URGENT_SHARE_MAX: u64 = 90;
+const URGENT_REST_US: u64 = 500_000;
+
+/// After a pass, pauses until replaced tables are freed, and their length in microseconds.
+const SETTLES_MAX: u32 = 20;
+const SETTLE_US: u64 = 10_000;
+
+/// A pass that cannot go on because of a script waits for this long, in microseconds.
+const BUSY_SCRIPT_US: u64 = 50_000;
+
+/// Time, in microseconds, by which slices may be late: a worker that sleeps wakes up by the millisecond.
+const LATE_US_MAX: u64 = 2_000;
+
+/// Least microseconds between two requests to other threads to lend their chunks.
+const LENDING_US: u64 = 60_000_000;
+
 /// Unused bytes of a worker's chunks that are not worth a pass.
 const UNUSED_MIN: usize = 2 * CHUNK;
 
@@ -49,9 +69,13 @@ pub(crate) struct Compactor {
     kind: Kind,
     /// Percent of the time; zero: there is nothing to do.
     share: u64,
+    /// Chunks take more than `maxmemory`.
+    is_urgent: bool,
     is_calm: bool,
     /// No slice and no pass begins before this.
     not_before: Ticks,
+    /// No thread is asked to lend its chunks before this.
+    borrows_from: Ticks,
     /// Whether the last round of both kinds was worth it, or is under way.
     is_going: bool,
     /// Chunks at the beginning of the present round, and of the round before.
@@ -69,6 +93,8 @@ enum Step {
     /// With the number of chunks chosen.
     Mark(Compaction, usize),
     Move(Compaction, usize, CompactionWalk),
+    /// Waits, for so many slices at most, until tables that were replaced have been freed.
+    Settle(Compaction, usize, u32),
     End(Compaction, usize),
 }
 
@@ -81,10 +107,14 @@ struct Limits {
     min: u64,
     max: u64,
     maxmemory: u64,
+    workers: usize,
 }
 
 impl Limits {
-    fn of(settings: &Settings) -> Limits {
+    fn of(executor: &Executor) -> Limits {
+        let settings = &executor.settings;
+        // A replica that leaves eviction to its primary has no limit of its own.
+        let is_unlimited = executor.server.replication.is_replica() && settings.replica_ignore_maxmemory;
         Limits {
             is_on: settings.activedefrag,
             ignored: settings.active_defrag_ignore_bytes,
@@ -92,7 +122,8 @@ impl Limits {
             upper: settings.active_defrag_threshold_upper,
             min: settings.active_defrag_cycle_min,
             max: settings.active_defrag_cycle_max,
-            maxmemory: settings.maxmemory,
+            maxmemory: if is_unlimited { 0 } else { settings.maxmemory },
+            workers: executor.server.core.workers.count(),
         }
     }
 
@@ -102,13 +133,24 @@ impl Limits {
         let unused = in_chunks.saturating_sub(used);
         let percent = (unused * 100 / used.max(1)) as u64;
         let lower = if is_going { self.lower / 2 } else { self.lower };
-        let is_tight = self.maxmemory > 0 && in_chunks as u64 > self.maxmemory && unused > UNUSED_MIN;
-        let is_wanted = is_tight || self.is_on && unused as u64 > self.ignored;
-        if percent <= lower || !is_wanted {
+        if percent <= lower {
+            return 0;
+        }
+        if self.is_urgent(used, in_chunks) {
+            let beyond = (in_chunks as u64 - self.maxmemory).saturating_mul(100) / self.maxmemory;
+            return (URGENT_SHARE_MIN + URGENT_SHARE_STEP.saturating_mul(beyond)).min(URGENT_SHARE_MAX);
+        }
+        if !self.is_on || unused as u64 <= self.ignored {
             return 0;
         }
         let upper = self.upper.max(lower + 1);
         self.min + self.max.saturating_sub(self.min) * (percent.min(upper) - lower) / (upper - lower)
+    }
+
+    /// Whether chunks take more than `maxmemory`, and more is unused than each worker leaves alone.
+    fn is_urgent(&self, used: usize, in_chunks: usize) -> bool {
+        let left_alone = 2 * UNUSED_MIN * self.workers;
+        self.maxmemory > 0 && in_chunks as u64 > self.maxmemory && in_chunks > used + left_alone
     }
 }
 
@@ -118,8 +160,10 @@ impl Compactor {
             step: Step::Rest,
             kind: Kind::Entry,
             share: 0,
+            is_urgent: false,
             is_calm: false,
             not_before: 0,
+            borrows_from: 0,
             is_going: false,
             chunks: 0,
             chunks_before: usize::MAX,
@@ -136,23 +180,29 @@ impl Compactor {
         if asked != self.follows {
             (self.follows, self.not_before) = (asked, 0);
         }
-        self.share = match self.follows == self.followed {
-            _ if server.persist.is_loading() => 0,
-            false => ASKED_SHARE,
-            true => {
-                let chunks = evenkeel_slab::stats().in_chunks;
-                Limits::of(&executor.settings).share(memory::used_in_blocks(), chunks, self.is_going)
-            }
-        };
+        self.assess(executor);
+        if self.is_urgent {
+            self.not_before = self.not_before.min(clock::ticks() + URGENT_REST_US * clock::ticks_per_us());
+        }
+        if self.follows != self.followed {
+            self.share = self.share.max(ASKED_SHARE);
+        }
+        if server.persist.is_loading() {
+            self.share = 0;
+        }
         if self.share == 0 {
             // What has begun ends, so that marked chunks come back into use.
             self.step = match std::mem::replace(&mut self.step, Step::Rest) {
-                Step::Mark(compaction, chosen) | Step::Move(compaction, chosen, _) => {
-                    Step::End(compaction, chosen)
-                }
+                Step::Mark(compaction, chosen)
+                | Step::Move(compaction, chosen, _)
+                | Step::Settle(compaction, chosen, _) => Step::End(compaction, chosen),
                 step @ Step::End(..) => step,
                 Step::Rest | Step::Survey(_) => Step::Rest,
             };
+            if matches!(self.step, Step::Rest) {
+                (self.kind, self.is_going) = (Kind::Entry, false);
+                (self.chunks, self.chunks_before) = (0, usize::MAX);
+            }
         }
         let is_running = self.is_wanted() && !matches!(self.step, Step::Rest);
         let since = &executor.stats().compacts_since;
@@ -161,6 +211,14 @@ impl Compactor {
             (false, 1..) => since.store(0, Relaxed),
             _ => {}
         }
+    }
+
+    /// Decides by the memory now.
+    fn assess(&mut self, executor: &Executor) {
+        let (used, in_chunks) = (memory::used_in_blocks(), evenkeel_slab::stats().in_chunks);
+        let limits = Limits::of(executor);
+        self.share = limits.share(used, in_chunks, self.is_going);
+        self.is_urgent = self.share > 0 && limits.is_urgent(used, in_chunks);
     }
 
     fn is_wanted(&self) -> bool {
@@ -184,47 +242,57 @@ impl Compactor {
         }
         let us = if self.is_calm { SLICE_US_MAX } else { BUSY_US_MAX };
         let until = started + (us - us / VISIT_SHARE) * clock::ticks_per_us();
-        let has_rest = self.go_on(executor, || clock::ticks() >= until);
+        let waits_us = self.go_on(executor, || clock::ticks() >= until);
         let now = clock::ticks();
         let elapsed = now.saturating_sub(started);
-        let share = if self.is_calm { self.share } else { self.share / 5 }.clamp(1, 99);
-        let pause = if has_rest { REST_US * clock::ticks_per_us() } else { elapsed * (100 - share) / share };
-        self.not_before = now + pause;
+        let share = if self.is_calm || self.is_urgent { self.share } else { self.share / 5 }.clamp(1, 99);
+        // From when the slice was due on: a worker that woke up late makes up for it.
+        let due = self.not_before.max(started.saturating_sub(LATE_US_MAX * clock::ticks_per_us()));
+        self.not_before = match waits_us {
+            0 => due + elapsed * 100 / share,
+            us => now + us * clock::ticks_per_us(),
+        };
         executor.stats().record_stage(Stage::Compact, elapsed);
         executor.stats().slice_max.fetch_max(elapsed, Relaxed);
         elapsed
     }
 
-    /// Goes on until `is_over`. Returns whether a rest is due.
-    fn go_on(&mut self, executor: &mut Executor, is_over: impl Fn() -> bool + Copy) -> bool {
-        let (step, has_rest) = match std::mem::replace(&mut self.step, Step::Rest) {
+    /// Goes on until `is_over`. Returns the microseconds to wait then, or 0.
+    fn go_on(&mut self, executor: &mut Executor, is_over: impl Fn() -> bool + Copy) -> u64 {
+        let (step, waits_us) = match std::mem::replace(&mut self.step, Step::Rest) {
             Step::Rest => {
                 if !std::mem::replace(&mut self.is_going, true) && executor.worker == 0 {
-                    executor.server.core.purge.begin_compaction();
-                    executor.server.ask_for_purge(); // those that sleep lend their blocks as well
+                    self.borrow(executor);
                 }
-                (Step::Survey(Compaction::new(self.kind)), false)
+                (Step::Survey(Compaction::new(self.kind)), 0)
             }
             Step::Survey(mut compaction) => {
                 if compaction.survey(is_over) {
-                    (Step::Survey(compaction), false)
+                    (Step::Survey(compaction), 0)
                 } else {
                     self.choose(executor, compaction)
                 }
             }
             Step::Mark(mut compaction, chosen) => {
                 if compaction.mark(is_over) {
-                    (Step::Mark(compaction, chosen), false)
+                    (Step::Mark(compaction, chosen), 0)
                 } else {
-                    (Step::Move(compaction, chosen, CompactionWalk::default()), false)
+                    (Step::Move(compaction, chosen, CompactionWalk::default()), 0)
                 }
             }
             Step::Move(compaction, chosen, walk) => {
-                (self.move_blocks(executor, compaction, chosen, walk, is_over), false)
+                self.move_blocks(executor, compaction, chosen, walk, is_over)
+            }
+            Step::Settle(compaction, chosen, left) => {
+                executor.server.core.keyspace.tidy(&mut executor.ctx);
+                match left.checked_sub(1).filter(|_| executor.ctx.retired_bytes() > 0 && !self.is_urgent) {
+                    Some(left) => (Step::Settle(compaction, chosen, left), SETTLE_US),
+                    None => (Step::End(compaction, chosen), 0),
+                }
             }
             Step::End(mut compaction, chosen) => {
                 if compaction.end(is_over) {
-                    (Step::End(compaction, chosen), false)
+                    (Step::End(compaction, chosen), 0)
                 } else {
                     let emptied = chosen.saturating_sub(compaction.left());
                     executor.server.core.purge.record_emptied(emptied);
@@ -233,11 +301,21 @@ impl Compactor {
             }
         };
         self.step = step;
-        has_rest
+        waits_us
+    }
+
+    /// Asks the threads that are no workers to lend their chunks.
+    fn borrow(&mut self, executor: &Executor) {
+        let now = clock::ticks();
+        if now >= self.borrows_from {
+            self.borrows_from = now + LENDING_US * clock::ticks_per_us();
+            executor.server.core.purge.begin_compaction();
+            executor.server.ask_for_purge(); // for those that sleep
+        }
     }
 
     /// Chooses sparse chunks after the survey, unless it is not worth it.
-    fn choose(&mut self, executor: &Executor, mut compaction: Compaction) -> (Step, bool) {
+    fn choose(&mut self, executor: &Executor, mut compaction: Compaction) -> (Step, u64) {
         let (settings, found) = (&executor.settings, compaction.found());
         self.chunks += found.chunks;
         let unused = found.chunks * CHUNK - found.bytes;
@@ -247,15 +325,15 @@ impl Compactor {
             return self.next_kind();
         }
         let chosen = compaction.choose(PASS_BYTES_MIN.max(found.bytes / 4)).chunks;
-        if chosen == 0 { self.next_kind() } else { (Step::Mark(compaction, chosen), false) }
+        if chosen == 0 { self.next_kind() } else { (Step::Mark(compaction, chosen), 0) }
     }
 
     /// The other kind's turn, or after the second a rest, if the round before has not left fewer chunks.
-    fn next_kind(&mut self) -> (Step, bool) {
+    fn next_kind(&mut self) -> (Step, u64) {
         let is_round_over = self.kind == Kind::Page;
         self.kind = if is_round_over { Kind::Entry } else { Kind::Page };
         if !is_round_over {
-            return (Step::Rest, false);
+            return (Step::Rest, 0);
         }
         let chunks = std::mem::take(&mut self.chunks);
         self.is_going = chunks > 0 && chunks < std::mem::replace(&mut self.chunks_before, chunks);
@@ -263,7 +341,7 @@ impl Compactor {
             self.chunks_before = usize::MAX;
             self.followed = self.follows;
         }
-        (Step::Rest, !self.is_going)
+        (Step::Rest, if self.is_going { 0 } else { REST_US })
     }
 
     fn move_blocks(
@@ -273,10 +351,10 @@ impl Compactor {
         chosen: usize,
         mut walk: CompactionWalk,
         is_over: impl Fn() -> bool,
-    ) -> Step {
+    ) -> (Step, u64) {
         let server = executor.server.clone();
         if !server.core.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy()) {
-            return Step::Move(compaction, chosen, walk); // the next slice tries again
+            return (Step::Move(compaction, chosen, walk), BUSY_SCRIPT_US);
         }
         let mut moved = Moved::default();
         let mut guard = server.core.keyspace.hold_none(&mut executor.ctx);
@@ -286,7 +364,10 @@ impl Compactor {
         let stats = executor.stats();
         add(&stats.blocks_moved, moved.blocks);
         add(&stats.blocks_stayed, moved.stayed);
-        if has_more { Step::Move(compaction, chosen, walk) } else { Step::End(compaction, chosen) }
+        match has_more {
+            true => (Step::Move(compaction, chosen, walk), 0),
+            false => (Step::Settle(compaction, chosen, SETTLES_MAX), 0),
+        }
     }
 }
 
@@ -296,8 +377,16 @@ mod tests {
 
     #[test]
     fn the_share_grows_with_the_unused_memory() {
-        let limits =
-            Limits { is_on: true, ignored: 100, lower: 10, upper: 100, min: 1, max: 25, maxmemory: 0 };
+        let limits = Limits {
+            is_on: true,
+            ignored: 100,
+            lower: 10,
+            upper: 100,
+            min: 1,
+            max: 25,
+            maxmemory: 0,
+            workers: 2,
+        };
         let shares = |limits: &Limits| {
             [(1000, 1050), (1000, 1200), (1000, 1550), (1000, 3000), (50, 140), (50, 300)]
                 .map(|(used, in_chunks)| limits.share(used << 20, in_chunks << 20, false))
@@ -309,7 +398,7 @@ mod tests {
         assert_eq!(limits.share(2000 << 20, 2160 << 20, false), 0, "and does not begin");
         assert_eq!(shares(&Limits { is_on: false, ..limits }), [0; 6]);
         let tight = Limits { is_on: false, maxmemory: 1100 << 20, ..limits };
-        assert_eq!(shares(&tight), [0, 3, 13, 25, 0, 0], "chunks beyond maxmemory");
+        assert_eq!(shares(&tight), [0, 90, 90, 90, 0, 0], "chunks beyond maxmemory");
         assert_eq!(shares(&Limits { min: 30, ..limits }), [0, 30, 30, 30, 0, 30], "the minimum goes first");
     }
 }

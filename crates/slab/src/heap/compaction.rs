@@ -44,10 +44,14 @@ pub(crate) struct Compaction {
     /// Chunks of lower groups are marked, and of this group as many as `quota` says.
     limit: usize,
     quota: usize,
-    /// Chunks that have been marked, and whether they have been let go.
+    /// Chunks that have been marked, and that have blocks at the end.
     marked: usize,
     left: usize,
+    /// Whether the end has begun, and whether it is over.
+    is_ending: bool,
     is_ended: bool,
+    /// The number of the first of the heaps that had been merged into the thread's when this began.
+    merged: Option<u32>,
 }
 
 impl Compaction {
@@ -61,11 +65,14 @@ impl Compaction {
             quota: 0,
             marked: 0,
             left: 0,
+            is_ending: false,
             is_ended: true,
+            // SAFETY: the heap is the calling thread's.
+            merged: mine().and_then(|heap| unsafe { heap.own() }.merged).map(|heap| heap.number),
         }
     }
 
-    /// Calls `f` with each chunk of this thread and kind, until `is_over`; returns whether there are more.
+    /// Calls `f` with each chunk of this thread, until `is_over`; returns whether there are more.
     fn walk(
         &mut self,
         mut is_over: impl FnMut() -> bool,
@@ -80,8 +87,7 @@ impl Compaction {
             self.at += 1;
             let owner = arena::owner_of(number);
             let is_own = owner != 0 && heap.is_heap_of(owner - 1);
-            // SAFETY: the chunk is this thread's, as its owner says.
-            if is_own && unsafe { arena::chunk(number) }.kind.get() == self.kind {
+            if is_own {
                 f(self, heap, own, number);
             }
             if self.at.is_multiple_of(STRIDE) && is_over() {
@@ -93,11 +99,24 @@ impl Compaction {
     }
 
     pub(crate) fn survey(&mut self, is_over: impl FnMut() -> bool) -> bool {
-        self.walk(is_over, |this, _, _, number| {
-            let bytes = bytes_of(number);
-            let group = &mut this.groups[group_of(bytes)];
-            (group.chunks, group.bytes) = (group.chunks + 1, group.bytes + bytes);
-        })
+        let has_more = self.walk(is_over, |this, heap, own, number| {
+            let is_of_kind = this.is_of_kind(number);
+            let Some(bytes) = heap.take_over(own, number) else { return };
+            if is_of_kind {
+                let group = &mut this.groups[group_of(bytes)];
+                (group.chunks, group.bytes) = (group.chunks + 1, group.bytes + bytes);
+            }
+        });
+        if !has_more && let (Some(first), Some(heap)) = (self.merged.take(), mine()) {
+            // SAFETY: the heap is the calling thread's.
+            heap.release(unsafe { heap.own() }, first);
+        }
+        has_more
+    }
+
+    fn is_of_kind(&self, number: u32) -> bool {
+        // SAFETY: the chunk is the calling thread's.
+        unsafe { arena::chunk(number) }.kind.get() == self.kind
     }
 
     pub(crate) fn found(&self) -> Filled {
@@ -139,6 +158,9 @@ impl Compaction {
     pub(crate) fn mark(&mut self, is_over: impl FnMut() -> bool) -> bool {
         self.is_ended = false;
         self.walk(is_over, |this, heap, own, number| {
+            if !this.is_of_kind(number) {
+                return;
+            }
             let group = group_of(bytes_of(number));
             if group > this.limit || group == this.limit && this.quota == 0 {
                 return;
@@ -161,9 +183,13 @@ impl Compaction {
         if self.is_ended {
             return false;
         }
+        if !std::mem::replace(&mut self.is_ending, true) {
+            self.at = 0; // the marks may not have come to their end
+        }
         let has_more = self.walk(is_over, |this, heap, own, number| {
             // SAFETY: the chunk is this thread's.
-            if unsafe { arena::chunk(number) }.is_leaving.get() && heap.end_leaving(own, number) {
+            let is_leaving = unsafe { arena::chunk(number) }.is_leaving.get();
+            if is_leaving && this.is_of_kind(number) && heap.end_leaving(own, number) {
                 this.left += 1;
             }
         });
@@ -178,10 +204,7 @@ impl Compaction {
 
 impl Drop for Compaction {
     fn drop(&mut self) {
-        if !self.is_ended {
-            self.at = 0;
-            self.end(|| false);
-        }
+        self.end(|| false);
     }
 }
 
@@ -220,6 +243,29 @@ fn group_of(bytes: usize) -> usize {
 }
 
 impl Heap {
+    /// Makes a chunk and its runs this heap's own, where they have the number of a merged heap, and dissolves
+    /// runs that other threads have emptied. Returns the bytes in use; `None`: there were none, and the chunk
+    /// has gone back to the arena.
+    fn take_over(&self, own: &mut Own, number: u32) -> Option<usize> {
+        // SAFETY: the chunk is this heap's.
+        unsafe { arena::chunk(number) }.owner.store(self.number + 1, Relaxed);
+        let (mut bytes, mut is_gone) = (0, false);
+        for_each_run(number, |run| {
+            run.owner.store(self.number + 1, Relaxed);
+            bytes += run.live();
+            match run.state.get() {
+                State::Listed if run.is_unused() => {
+                    own.unlist(run);
+                    is_gone = self.dissolve(own, run);
+                }
+                State::Full if run.is_unused() => is_gone = self.dissolve(own, run),
+                _ => {}
+            }
+            !is_gone
+        });
+        (!is_gone).then_some(bytes)
+    }
+
     fn begin_leaving(&self, own: &mut Own, number: u32) {
         // SAFETY: the chunk is this heap's.
         let chunk = unsafe { arena::chunk(number) };
@@ -234,7 +280,7 @@ impl Heap {
                 State::Leaving | State::Over => return true,
             }
             run.state.set(State::Leaving);
-            run.owner.store(self.number + 1, Relaxed); // it may have been a merged heap's
+            run.owner.store(self.number + 1, Relaxed); // it may be a merged heap's
             !(run.is_unused() && self.dissolve(own, run))
         });
     }

@@ -135,6 +135,47 @@ fn lent_chunks_are_emptied() {
     compacting.join().expect("it holds");
 }
 
+/// A thread lends its chunks more often than there are heaps.
+#[test]
+#[cfg_attr(miri, ignore = "too many blocks")]
+fn heaps_that_were_lent_are_used_again() {
+    let _alone = alone();
+    const BLOCK: usize = 17_000;
+    let (to_compact, compacts) = std::sync::mpsc::channel::<Vec<usize>>();
+    let (to_lend, lends) = std::sync::mpsc::channel::<()>();
+    let before = stats().in_chunks;
+    let put_back = |block: usize| {
+        let block = std::ptr::NonNull::new(block as *mut u8).expect("a block has an address");
+        // SAFETY: it comes from `take`, and is not used any more.
+        unsafe { evenkeel_slab::put_back(block) };
+    };
+    let lending = std::thread::spawn(move || {
+        for _ in 0..700 {
+            let take = |_| evenkeel_slab::take(Kind::Entry, BLOCK).expect("there is memory").addr().get();
+            let blocks: Vec<usize> = (0..9 * CHUNK / BLOCK).map(take).collect();
+            evenkeel_slab::lend();
+            to_compact.send(blocks).expect("it compacts");
+            lends.recv().expect("it compacts");
+        }
+    });
+    let compacting = std::thread::spawn(move || {
+        for mut blocks in compacts {
+            // Of each chunk a few blocks are left.
+            let left = blocks.split_off(blocks.len() - 40);
+            blocks.into_iter().for_each(put_back);
+            let mut compaction = Compaction::new(Kind::Entry);
+            compaction.survey(|| false);
+            let found = compaction.found();
+            assert!(found.bytes >= 40 * BLOCK && found.chunks > 0, "its chunks are here: {found:?}");
+            left.into_iter().for_each(put_back);
+            to_lend.send(()).expect("it lends");
+        }
+    });
+    lending.join().expect("it holds");
+    compacting.join().expect("it holds");
+    assert!(stats().in_chunks < before + 20 * CHUNK);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn marked_chunks_come_back_into_use() {
@@ -144,6 +185,11 @@ fn marked_chunks_come_back_into_use() {
         let mut blocks = fill(random, 200_000, 300);
         thin(random, &mut blocks);
         let full = stats().in_chunks;
+        let mut compaction = Compaction::new(Kind::Entry);
+        compaction.survey(|| false);
+        compaction.choose_all();
+        assert!(compaction.mark(|| true) && compaction.mark(|| true), "that was a part of the marks");
+        end(compaction, random);
         for is_dropped in [false, true] {
             let (mut compaction, chosen) = begin(random);
             assert!(chosen > 5);

@@ -26,7 +26,7 @@ pub(crate) struct Mover<'a> {
 /// Blocks and bytes that a visit moves at most, about 20 us, and blocks that it looks at.
 const BLOCKS_MAX: usize = 64;
 const BYTES_MAX: usize = 32 * 1024;
-const LOOKS_MAX: usize = 4096;
+const LOOKS_MAX: usize = 2048;
 
 impl Mover<'_> {
     pub(crate) fn new<'a>(compaction: &'a Compaction, moved: &'a mut Moved) -> Mover<'a> {

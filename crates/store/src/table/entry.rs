@@ -26,7 +26,7 @@ use crate::Millis;
 use crate::memory::blocks;
 use crate::memory::prefetch::{LINE, prefetch};
 use crate::table::apart::{self, Apart};
-use crate::value::collection::{Collection, Hash};
+use crate::value::collection::{self, Collection, Hash};
 use crate::value::heap_value::HeapValue;
 use crate::value::rope::{FLAT_MAX, Rope, Spine, Str};
 
@@ -326,6 +326,12 @@ impl EntryPtr {
     fn take_heap_value(self) -> Option<HeapValue> {
         // SAFETY: the entry owns a reference to a value of its kind, which moves to the caller.
         self.has_heap_value().then(|| unsafe { HeapValue::from_raw(self.kind(), self.heap_address()) })
+    }
+
+    /// The address of the page of a collection that is a single page.
+    pub(crate) fn single_page(self) -> Option<usize> {
+        let is_tree = matches!(self.kind(), Kind::List | Kind::Set | Kind::ZSet | Kind::Hash);
+        if is_tree { collection::single_page(self.heap_address()) } else { None }
     }
 
     /// Calls `f` with the heap value, which may change in place; `None` for a flat value.

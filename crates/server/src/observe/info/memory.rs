@@ -9,7 +9,8 @@ use crate::observe::process;
 pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     let (server, settings) = (facts.server, &facts.settings);
     let metrics = MemoryMetrics::gather(server, facts.clients.memory as u64);
-    let MemoryMetrics { used, peak, resident, startup, clients, overhead, lua, .. } = metrics;
+    let MemoryMetrics { used, peak, resident, active, startup, clients, overhead, lua, .. } = metrics;
+    let (by_blocks, by_chunks) = metrics.allocator_ratios();
     let MemoryMetrics { scripts, functions, backlog, beyond, unread, on_its_way, .. } = metrics;
     let dataset = metrics.dataset();
 
@@ -22,11 +23,11 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("used_memory_dataset", dataset);
     text.field("used_memory_dataset_perc", percent(dataset, metrics.net_used()));
     text.field("allocator_allocated", used);
-    // The allocator reserves memory by the gigabyte, and untouched memory costs nothing.
-    text.field("allocator_active", resident);
+    text.field("allocator_active", active);
     text.field("allocator_resident", resident);
     text.zeros(&["allocator_muzzy"]); // memory that was given back is not resident
     text.bytes("total_system_memory", process::machine_bytes());
+    text.bytes("memory_limit", process::memory_limit());
     // The same Lua states run scripts and functions.
     let libraries = server.scripts.libraries();
     text.field("used_memory_lua", lua);
@@ -42,10 +43,10 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.bytes("used_memory_scripts", scripts + functions);
     text.bytes("maxmemory", settings.maxmemory);
     text.field("maxmemory_policy", settings.maxmemory_policy.name());
-    text.field("allocator_frag_ratio", format_args!("{:.2}", metrics.fragmentation()));
-    text.field("allocator_frag_bytes", metrics.fragmentation_bytes());
-    text.field("allocator_rss_ratio", "1.00");
-    text.field("allocator_rss_bytes", 0);
+    text.field("allocator_frag_ratio", format_args!("{:.2}", by_blocks));
+    text.field("allocator_frag_bytes", active - used);
+    text.field("allocator_rss_ratio", format_args!("{:.2}", by_chunks));
+    text.field("allocator_rss_bytes", resident as i64 - active as i64);
     text.field("rss_overhead_ratio", "1.00");
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", metrics.fragmentation()));

@@ -141,6 +141,11 @@ collection!(Set, Kind::Set, Tree, Tree::new(), len);
 collection!(Hash, Kind::Hash, Root, Tree::new().into(), size, expired);
 collection!(ZSet, Kind::ZSet, Root, Tree::new().into(), len);
 
+/// The address of the page, if a list, set, hash or sorted set that an entry has as `raw` is a single page.
+pub(crate) fn single_page(raw: *const u8) -> Option<usize> {
+    (raw.addr() & (root::TWIN | tree::INNER) == 0).then(|| raw.addr())
+}
+
 /// A part cut off a collection, which may be large: to be dropped where time does not matter.
 #[derive(Default)]
 pub struct Cut(Vec<Tree>);

@@ -23,7 +23,7 @@ pub(crate) struct Twin {
 #[repr(transparent)]
 pub(crate) struct Root(NonNull<u8>, PhantomData<(Tree, Shared<Twin>)>);
 
-const TWIN: usize = 2;
+pub(super) const TWIN: usize = 2;
 
 // SAFETY: a root is a `Tree` or a `Shared<Twin>`, which both may be sent and shared.
 unsafe impl Send for Root {}

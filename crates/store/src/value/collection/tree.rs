@@ -53,7 +53,7 @@ const HEIGHT_MAX: usize = 16;
 #[repr(transparent)]
 pub(crate) struct Tree(NonNull<u8>, PhantomData<Shared<Inner>>);
 
-const INNER: usize = 1;
+pub(super) const INNER: usize = 1;
 
 // SAFETY: a tree is a reference to a `Page` or a `Shared<Inner>`, which both may be sent and shared.
 unsafe impl Send for Tree {}

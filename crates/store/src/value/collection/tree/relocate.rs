@@ -7,7 +7,8 @@ impl Tree {
     /// Moves the pages that `mover` wants elsewhere, from the item at `from` on; shared nodes stay where they
     /// are, with all that is below. Returns the item to go on from, if `mover` has had enough before the end.
     pub(crate) fn relocate(&mut self, from: u64, mover: &mut Mover<'_>) -> Option<u64> {
-        if !self.is_own() {
+        // By the address alone: a page that stays is not read.
+        if self.is_page() && !mover.is_leaving(self.address()) || !self.is_own() {
             return None;
         }
         let inner = match self.node_mut() {
