@@ -133,7 +133,7 @@ fn pop(list: &mut Option<u32>) -> Option<&'static Heap> {
     Some(heap)
 }
 
-/// Takes over the heaps without a thread, and those that were lent.
+/// Merges the heaps without a thread, and the heaps that threads have lent, into the calling thread's heap.
 fn gather() {
     let Some(heap) = mine().or_else(adopt_to_stay) else { return };
     while let Some(other) = take_left().or_else(|| pop(&mut LENT.lock())) {

@@ -103,9 +103,9 @@ impl Walk {
 /// 1. [`Compaction::survey`] counts the bytes in use of each chunk.
 /// 2. [`Compaction::choose`] decides how sparse a chunk has to be.
 /// 3. [`Compaction::mark`] marks the sparse chunks: no block is taken from them any more.
-/// 4. The caller walks all blocks of the kind and moves those that are [leaving](Compaction::is_leaving):
-///    takes a block, copies, tells whoever refers to the block, and frees it. A chunk without blocks goes
-///    back to the arena.
+/// 4. The caller walks all blocks of the kind, and moves each block that is
+///    [leaving](Compaction::is_leaving): it takes a new block, copies the bytes, changes the pointer to the
+///    old block, and frees the old block. A chunk without blocks goes back to the arena.
 /// 5. [`Compaction::end`] takes the rest of the marked chunks back into use.
 ///
 /// Dropping this ends it too. All calls concern the chunks of the calling thread, so they come from one

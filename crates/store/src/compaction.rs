@@ -1,8 +1,8 @@
 //! Compaction: blocks in sparse chunks move to other chunks while clients are served, so that memory that was
 //! freed here and there goes back to the system as a whole ([`evenkeel_slab::Compaction`]).
 //!
-//! A walk visits the slots one after another, and moves what is leaving under the slot's lock. Why nobody
-//! can be looking at a block that moves:
+//! A worker visits the slots one after another, and moves the blocks in marked chunks under the slot's lock.
+//! Why no other thread can be reading a block that moves:
 //!
 //! - **Entries** are read and written under their slot's lock alone, and only the slot's table has their
 //!   address. Threads prefetch entries without the lock, which reads nothing. Eviction remembers the
@@ -42,8 +42,9 @@ pub struct CompactionWalk {
 }
 
 impl SlotGuard<'_> {
-    /// Goes on moving what is leaving until `is_over`, which is called after each visit of a slot, about 20
-    /// us. Returns whether there is more. The caller holds nothing, and `compaction` is the calling thread's.
+    /// Moves blocks out of marked chunks until `is_over`, which is called after each visit of a slot, about
+    /// 20 us. Returns whether there is more. The caller holds nothing, and `compaction` is the calling
+    /// thread's.
     pub fn compact(
         &mut self,
         compaction: &Compaction,
@@ -109,12 +110,12 @@ impl SlotGuard<'_> {
             let buckets: Vec<usize> = segment.occupied().filter(|bucket| *bucket >= walk.bucket).collect();
             let words: Vec<Word> = buckets.iter().map(|bucket| segment.word(*bucket)).collect();
             for (bucket, word) in buckets.into_iter().zip(prefetching(&words)) {
+                let item = if bucket == walk.bucket { walk.item } else { 0 };
                 mover.look();
                 if mover.is_spent() {
-                    (walk.bucket, walk.item) = (bucket, if bucket == walk.bucket { walk.item } else { 0 });
+                    (walk.bucket, walk.item) = (bucket, item);
                     return;
                 }
-                let item = if bucket == walk.bucket { walk.item } else { 0 };
                 if let Some(item) = word.entry().relocate_pages(item, mover) {
                     (walk.bucket, walk.item) = (bucket, item);
                     return;

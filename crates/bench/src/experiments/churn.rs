@@ -22,7 +22,7 @@ use crate::stats::Goal;
 use crate::table::{Table, thousands};
 use crate::{interrupt, proc};
 
-/// Lengths of values: at first, and those that come at the end.
+/// Shortest and longest value of the first keys, and of the keys that are written at the end.
 const FIRST: (u64, u64) = (10, 1000);
 const OTHERS: (u64, u64) = (1000, 3000);
 

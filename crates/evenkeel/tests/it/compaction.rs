@@ -135,7 +135,7 @@ fn memory_purge_compacts() {
 #[test]
 fn the_process_stays_near_maxmemory() {
     const MAXMEMORY: u64 = 150 * MIB;
-    /// What is beside the data: see "Memory" in docs/operations.md.
+    /// `maxmemory` with the memory that a process takes beside its data: see "Memory" in docs/operations.md.
     const RSS_MAX: u64 = MAXMEMORY + MAXMEMORY / 100 * 15 + 64 * MIB;
     let args = ["--threads", "2", "--save", "", "--maxmemory", "150mb", "--maxmemory-policy", "allkeys-lru"];
     let server = start(&args);

@@ -1,11 +1,11 @@
 //! MEMORY: the use of memory.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{
     Command, Flags, Group, Keys, ServerCall, ServerHandler, at_least, container, docs, exactly, read, session,
 };
 use crate::observe::memory::MemoryMetrics;
-use std::sync::atomic::Ordering::Relaxed;
-
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::allocator;

@@ -12,8 +12,9 @@
 //!
 //! **How much**: between `active-defrag-cycle-min` and `-max` percent of the worker's time, in proportion to
 //! the unused memory up to `active-defrag-threshold-upper` percent. A worker with much to do takes a fifth of
-//! that, in slices of [`BUSY_US_MAX`]: its clients wait for a slice now and then. Beyond `maxmemory` it takes
-//! what it needs, up to [`URGENT_SHARE_MAX`]: then writers, who use up the memory, are slowed down with it.
+//! that, in slices of [`BUSY_US_MAX`]: its clients wait for a slice now and then. While chunks take more than
+//! `maxmemory`, a worker spends [`URGENT_SHARE_MIN`] to [`URGENT_SHARE_MAX`] percent of its time, so the
+//! clients that write wait longer.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -128,7 +129,8 @@ impl Limits {
     }
 
     /// The percentage of its time that a worker spends, for `used` bytes in blocks and as many bytes in
-    /// chunks; zero: none. `is_going`: what has begun goes on down to half of the lower bound.
+    /// chunks; zero: none. With `is_going`, a compaction that has begun goes on down to half of the lower
+    /// bound.
     fn share(&self, used: usize, in_chunks: usize, is_going: bool) -> u64 {
         let unused = in_chunks.saturating_sub(used);
         let percent = (unused * 100 / used.max(1)) as u64;
@@ -180,7 +182,10 @@ impl Compactor {
         if asked != self.follows {
             (self.follows, self.not_before) = (asked, 0);
         }
-        self.assess(executor);
+        let (used, in_chunks) = (memory::used_in_blocks(), evenkeel_slab::stats().in_chunks);
+        let limits = Limits::of(executor);
+        self.share = limits.share(used, in_chunks, self.is_going);
+        self.is_urgent = self.share > 0 && limits.is_urgent(used, in_chunks);
         if self.is_urgent {
             self.not_before = self.not_before.min(clock::ticks() + URGENT_REST_US * clock::ticks_per_us());
         }
@@ -191,7 +196,7 @@ impl Compactor {
             self.share = 0;
         }
         if self.share == 0 {
-            // What has begun ends, so that marked chunks come back into use.
+            // A pass that has begun ends, so that its marked chunks come back into use.
             self.step = match std::mem::replace(&mut self.step, Step::Rest) {
                 Step::Mark(compaction, chosen)
                 | Step::Move(compaction, chosen, _)
@@ -211,14 +216,6 @@ impl Compactor {
             (false, 1..) => since.store(0, Relaxed),
             _ => {}
         }
-    }
-
-    /// Decides by the memory now.
-    fn assess(&mut self, executor: &Executor) {
-        let (used, in_chunks) = (memory::used_in_blocks(), evenkeel_slab::stats().in_chunks);
-        let limits = Limits::of(executor);
-        self.share = limits.share(used, in_chunks, self.is_going);
-        self.is_urgent = self.share > 0 && limits.is_urgent(used, in_chunks);
     }
 
     fn is_wanted(&self) -> bool {
@@ -310,7 +307,7 @@ impl Compactor {
         if now >= self.borrows_from {
             self.borrows_from = now + LENDING_US * clock::ticks_per_us();
             executor.server.core.purge.begin_compaction();
-            executor.server.ask_for_purge(); // for those that sleep
+            executor.server.ask_for_purge(); // wakes the threads that wait for work
         }
     }
 

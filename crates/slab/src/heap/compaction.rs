@@ -1,8 +1,8 @@
 //! Choosing chunks to be emptied, and keeping their runs out of use meanwhile; see [`crate::Compaction`].
 //!
 //! A marked chunk gets no new runs, and its runs give no blocks ([`State::Leaving`]). Freeing is as always:
-//! with its last block a run dissolves, and with its last run the chunk goes back to the arena. What other
-//! threads free shows at the end, or when they give notice.
+//! with its last block a run dissolves, and with its last run the chunk goes back to the arena. Blocks that
+//! other threads free shows at the end, or when they give notice.
 //!
 //! Only the sparsest chunks are chosen, as many as fit into the free blocks of the others: so compaction
 //! takes hardly any memory, whatever share of the heap is unused. A block's new place is in a run of its
@@ -44,8 +44,7 @@ pub(crate) struct Compaction {
     /// Chunks of lower groups are marked, and of this group as many as `quota` says.
     limit: usize,
     quota: usize,
-    /// Chunks that have been marked, and that have blocks at the end.
-    marked: usize,
+    /// Marked chunks that have blocks at the end.
     left: usize,
     /// Whether the end has begun, and whether it is over.
     is_ending: bool,
@@ -63,7 +62,6 @@ impl Compaction {
             groups: [Group::default(); GROUPS + 1],
             limit: 0,
             quota: 0,
-            marked: 0,
             left: 0,
             is_ending: false,
             is_ended: true,
@@ -168,7 +166,6 @@ impl Compaction {
             if group == this.limit {
                 this.quota -= 1;
             }
-            this.marked += 1;
             heap.begin_leaving(own, number);
         })
     }

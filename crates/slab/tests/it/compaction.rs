@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use evenkeel_slab::{CHUNK, Compaction, Kind, stats};
 use evenkeel_testkit::Random;
 
-use super::{Block, alone, seed};
+use super::{Block, alone, alone_on_a_thread, seed};
 
 /// Begins a pass: surveys, chooses and marks. Returns the chunks that were chosen.
 fn begin(random: &mut Random) -> (Compaction, usize) {
@@ -64,8 +64,7 @@ fn compact(random: &mut Random, blocks: &mut [Block], before: usize) {
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn sparse_chunks_are_emptied() {
-    let _alone = alone();
-    std::thread::spawn(|| {
+    alone_on_a_thread(|| {
         let random = &mut Random::new(seed("sparse_chunks_are_emptied"));
         let before = stats().in_chunks;
         for mean in [60, 500, 2000] {
@@ -75,16 +74,13 @@ fn sparse_chunks_are_emptied() {
             compact(random, &mut blocks, before);
             blocks.into_iter().for_each(Block::put_back);
         }
-    })
-    .join()
-    .expect("it holds");
+    });
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn chunks_of_an_ended_thread_are_emptied() {
-    let _alone = alone();
-    std::thread::spawn(|| {
+    alone_on_a_thread(|| {
         let random = &mut Random::new(seed("chunks_of_an_ended_thread_are_emptied"));
         Block::take(8, 0).put_back(); // before the other thread ends: its heap is merged into this
         let before = stats().in_chunks;
@@ -95,9 +91,7 @@ fn chunks_of_an_ended_thread_are_emptied() {
         Block::take(5000, 0).put_back(); // needs a run, and so merges the heap
         compact(random, &mut blocks, before);
         blocks.into_iter().for_each(Block::put_back);
-    })
-    .join()
-    .expect("it holds");
+    });
 }
 
 /// A thread lends its chunks, goes on, and frees blocks in them.
@@ -179,8 +173,7 @@ fn heaps_that_were_lent_are_used_again() {
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn marked_chunks_come_back_into_use() {
-    let _alone = alone();
-    std::thread::spawn(|| {
+    alone_on_a_thread(|| {
         let random = &mut Random::new(seed("marked_chunks_come_back_into_use"));
         let mut blocks = fill(random, 200_000, 300);
         thin(random, &mut blocks);
@@ -206,12 +199,10 @@ fn marked_chunks_come_back_into_use() {
         let now = stats().in_chunks;
         assert!(now < full + full / 20, "{now} bytes of chunks: free blocks are not used, of {full}");
         blocks.into_iter().chain(more).for_each(Block::put_back);
-    })
-    .join()
-    .expect("it holds");
+    });
 }
 
-/// One thread compacts what it and another thread take and free.
+/// One thread compacts its chunks while this thread and another take and free blocks.
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn blocks_are_freed_and_taken_by_others_meanwhile() {

@@ -24,6 +24,12 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Runs a test on a thread of its own, whose heap no other test uses meanwhile.
+fn alone_on_a_thread(test: impl FnOnce() + Send + 'static) {
+    let _alone = alone();
+    std::thread::spawn(test).join().expect("it holds");
+}
+
 /// A block; its bytes are made from its number.
 struct Block {
     at: std::ptr::NonNull<u8>,

@@ -3,7 +3,7 @@
 use evenkeel_slab::{CHUNK, SIZE_MAX, stats};
 use evenkeel_testkit::Random;
 
-use super::{Block, alone, seed};
+use super::{Block, alone_on_a_thread, seed};
 
 /// Draws sizes of many kinds: small sizes, the bounds of classes, and all sizes.
 fn size(random: &mut Random) -> usize {
@@ -18,9 +18,7 @@ fn size(random: &mut Random) -> usize {
 
 #[test]
 fn blocks_keep_what_is_in_them() {
-    let _alone = alone();
-    // A thread of its own: it has a heap that no other test uses meanwhile.
-    std::thread::spawn(|| {
+    alone_on_a_thread(|| {
         let mut random = Random::new(seed("blocks_keep_what_is_in_them"));
         let (mut blocks, mut number) = (Vec::new(), 0);
         let steps = if cfg!(miri) { 300 } else { 300_000 };
@@ -35,17 +33,14 @@ fn blocks_keep_what_is_in_them() {
             }
         }
         blocks.into_iter().for_each(Block::put_back);
-    })
-    .join()
-    .expect("it holds");
+    });
 }
 
 /// Freed memory is used again, and whole chunks go back.
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn freed_chunks_are_given_back() {
-    let _alone = alone();
-    std::thread::spawn(|| {
+    alone_on_a_thread(|| {
         const BLOCKS: usize = 200_000;
         let before = stats().in_chunks;
         let fill = |size| (0..BLOCKS).map(|number| Block::take(size, number as u64)).collect::<Vec<_>>();
@@ -61,23 +56,18 @@ fn freed_chunks_are_given_back() {
         let blocks = fill(120);
         assert!(stats().idle < idle, "chunks that were there are used again");
         blocks.into_iter().for_each(Block::put_back);
-    })
-    .join()
-    .expect("it holds");
+    });
 }
 
 /// Sizes of which there are few blocks share runs.
 #[test]
 #[cfg_attr(miri, ignore = "too many blocks")]
 fn rare_sizes_share_runs() {
-    let _alone = alone();
-    std::thread::spawn(|| {
+    alone_on_a_thread(|| {
         let before = stats().in_runs;
         let blocks: Vec<_> = (0..200).map(|number| Block::take(4000 + 64 * number, number as u64)).collect();
         let (bytes, taken) = (blocks.iter().map(|block| block.size).sum::<usize>(), stats().in_runs - before);
         assert!(taken < 6 * bytes, "{taken} bytes for {bytes}");
         blocks.into_iter().for_each(Block::put_back);
-    })
-    .join()
-    .expect("it holds");
+    });
 }
