@@ -188,6 +188,11 @@ pub fn stats() -> Stats {
     Stats { in_runs: heap::bytes_in_runs(), in_chunks: taken * CHUNK, idle: idle * CHUNK }
 }
 
+/// Bytes of the chunks of heaps: [`Stats::in_chunks`] alone, for the price of a load.
+pub fn in_chunks() -> usize {
+    arena::counts().0 * CHUNK
+}
+
 /// Gives the memory of at most `chunks` chunks back to the system, only of chunks without runs, and leaves
 /// `kept` of them resident. Returns the number of chunks. It may take a millisecond for each.
 pub fn purge(chunks: usize, kept: usize) -> usize {

@@ -94,6 +94,20 @@ impl Background {
         if self.memory { self.give_memory_back(executor) } else { self.compactor.slice(executor) }
     }
 
+    /// Compacts between the requests of two clients if memory is short. Returns the ticks, as
+    /// [`Background::slice`] does.
+    #[inline]
+    pub(crate) fn slice_between(&mut self, executor: &mut Executor) -> Ticks {
+        if !self.compactor.is_pressing() {
+            return 0;
+        }
+        let elapsed = self.compactor.slice(executor);
+        if elapsed > 0 {
+            executor.last_ticks = clock::ticks(); // this time is not the next command's
+        }
+        elapsed
+    }
+
     fn give_memory_back(&mut self, executor: &Executor) -> Ticks {
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();

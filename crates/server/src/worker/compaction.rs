@@ -14,7 +14,9 @@
 //! the unused memory up to `active-defrag-threshold-upper` percent. A worker with much to do takes a fifth of
 //! that, in slices of [`BUSY_US_MAX`]: its clients wait for a slice now and then. While chunks take more than
 //! `maxmemory`, a worker spends [`URGENT_SHARE_MIN`] to [`URGENT_SHARE_MAX`] percent of its time, so the
-//! clients that write wait longer.
+//! clients that write wait longer: it may work between the requests of two of them. It decides anew whenever
+//! the chunks have grown by a [`GROWTH_SHARE`]th of `maxmemory`, and then rests no longer. However fast
+//! clients write, the chunks stay close to `maxmemory`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -48,6 +50,9 @@ const URGENT_SHARE_STEP: u64 = 10;
 const URGENT_SHARE_MAX: u64 = 90;
 const URGENT_REST_US: u64 = 500_000;
 
+/// The part of `maxmemory` by which chunks grow before a worker decides anew; two chunks at least.
+const GROWTH_SHARE: usize = 128;
+
 /// After a pass, pauses until replaced tables are freed, and their length in microseconds.
 const SETTLES_MAX: u32 = 20;
 const SETTLE_US: u64 = 10_000;
@@ -75,6 +80,10 @@ pub(crate) struct Compactor {
     is_calm: bool,
     /// No slice and no pass begins before this.
     not_before: Ticks,
+    /// A worker decides anew when chunks take as many bytes, before the next tick.
+    decides_at: usize,
+    /// Bytes of the chunks when the present rest began.
+    rests_since: Option<usize>,
     /// No thread is asked to lend its chunks before this.
     borrows_from: Ticks,
     /// Whether the last round of both kinds was worth it, or is under way.
@@ -149,6 +158,14 @@ impl Limits {
         self.min + self.max.saturating_sub(self.min) * (percent.min(upper) - lower) / (upper - lower)
     }
 
+    /// The growth of the chunks, in bytes, after which a worker decides anew.
+    fn growth(&self) -> usize {
+        match self.maxmemory {
+            0 => usize::MAX,
+            limit => (limit as usize / GROWTH_SHARE).max(2 * CHUNK),
+        }
+    }
+
     /// Whether chunks take more than `maxmemory`, and more is unused than each worker leaves alone.
     fn is_urgent(&self, used: usize, in_chunks: usize) -> bool {
         let left_alone = 2 * UNUSED_MIN * self.workers;
@@ -165,6 +182,8 @@ impl Compactor {
             is_urgent: false,
             is_calm: false,
             not_before: 0,
+            decides_at: usize::MAX,
+            rests_since: None,
             borrows_from: 0,
             is_going: false,
             chunks: 0,
@@ -182,12 +201,16 @@ impl Compactor {
         if asked != self.follows {
             (self.follows, self.not_before) = (asked, 0);
         }
-        let (used, in_chunks) = (memory::used_in_blocks(), evenkeel_slab::stats().in_chunks);
+        let (used, in_chunks) = (memory::used_in_blocks(), evenkeel_slab::in_chunks());
         let limits = Limits::of(executor);
         self.share = limits.share(used, in_chunks, self.is_going);
         self.is_urgent = self.share > 0 && limits.is_urgent(used, in_chunks);
+        let growth = limits.growth();
+        self.decides_at = in_chunks.max(limits.maxmemory as usize).saturating_add(growth);
         if self.is_urgent {
-            self.not_before = self.not_before.min(clock::ticks() + URGENT_REST_US * clock::ticks_per_us());
+            let has_grown = self.rests_since.is_some_and(|since| in_chunks >= since.saturating_add(growth));
+            let rest_us = if has_grown { 0 } else { URGENT_REST_US };
+            self.not_before = self.not_before.min(clock::ticks() + rest_us * clock::ticks_per_us());
         }
         if self.follows != self.followed {
             self.share = self.share.max(ASKED_SHARE);
@@ -228,8 +251,18 @@ impl Compactor {
         self.is_wanted().then(left)
     }
 
+    /// Whether chunks take more than `maxmemory`, or may have begun to: a slice may be due between the
+    /// requests of two clients, not only when all have been served.
+    #[inline]
+    pub(crate) fn is_pressing(&self) -> bool {
+        self.is_urgent || evenkeel_slab::in_chunks() >= self.decides_at
+    }
+
     /// Works for at most [`SLICE_US_MAX`], if it is time. Returns the ticks.
     pub(crate) fn slice(&mut self, executor: &mut Executor) -> Ticks {
+        if evenkeel_slab::in_chunks() >= self.decides_at {
+            self.tick(executor, self.is_calm);
+        }
         if !self.is_wanted() {
             return 0;
         }
@@ -237,7 +270,8 @@ impl Compactor {
         if started < self.not_before {
             return 0;
         }
-        let us = if self.is_calm { SLICE_US_MAX } else { BUSY_US_MAX };
+        self.rests_since = None;
+        let us = if self.is_calm || self.is_urgent { SLICE_US_MAX } else { BUSY_US_MAX };
         let until = started + (us - us / VISIT_SHARE) * clock::ticks_per_us();
         let waits_us = self.go_on(executor, || clock::ticks() >= until);
         let now = clock::ticks();
@@ -338,7 +372,11 @@ impl Compactor {
             self.chunks_before = usize::MAX;
             self.followed = self.follows;
         }
-        (Step::Rest, if self.is_going { 0 } else { REST_US })
+        if self.is_going {
+            return (Step::Rest, 0);
+        }
+        self.rests_since = Some(evenkeel_slab::in_chunks());
+        (Step::Rest, REST_US)
     }
 
     fn move_blocks(

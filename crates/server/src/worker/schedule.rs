@@ -55,6 +55,7 @@ impl Worker {
             let mut arrivals = std::mem::take(&mut self.input.arrivals);
             for arrival in arrivals.drain(..) {
                 self.serve_arrival(arrival);
+                self.timers.exclude(self.background.slice_between(&mut self.executor));
             }
             self.input.arrivals = arrivals;
         }
@@ -74,6 +75,7 @@ impl Worker {
             if let Some(mut connection) = self.connections.take(token) {
                 connection.is_ready = false;
                 self.serve(token, connection);
+                self.timers.exclude(self.background.slice_between(&mut self.executor));
             }
             if self.executor.last_ticks >= until {
                 return;
