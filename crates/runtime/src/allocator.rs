@@ -191,9 +191,11 @@ const CALM_ROUNDS: u32 = 20;
 const SHARED_ROUNDS: u32 = 10;
 const SHARED_MAX: u32 = 600;
 
-/// Most chunks of blocks that go back in such a purge. For the next blocks, a chunk stays for each
-/// `CHUNKS_SHARE` in use, at most `CHUNKS_KEPT`.
-const CHUNKS_PURGED: usize = 1024;
+/// Chunks of blocks go back in slices of [`SLICE_US_MAX`], so many in a round, with pauses in between: a
+/// worker may be on the same core. For the next blocks, a chunk stays for each `CHUNKS_SHARE` in use, at
+/// most `CHUNKS_KEPT`.
+const CHUNK_SLICES: u32 = 20;
+const CHUNK_PAUSE: Duration = Duration::from_millis(1);
 const CHUNKS_SHARE: usize = 64;
 const CHUNKS_KEPT: usize = 8;
 
@@ -224,6 +226,8 @@ pub struct Watch {
     /// [`AllocatorPurge::given_back`] and [`AllocatorPurge::emptied`] in the round before.
     given_back: u64,
     emptied: u64,
+    /// Whether chunks without blocks are still to go back.
+    purges_chunks: bool,
 }
 
 impl Watch {
@@ -276,8 +280,10 @@ impl Watch {
         let emptied = purge.emptied.load(Relaxed);
         let has_emptied = std::mem::replace(&mut self.emptied, emptied) != emptied;
         if has_given_back || has_emptied || looked == Looked::Shared {
-            let in_use = evenkeel_slab::stats().in_chunks / evenkeel_slab::CHUNK;
-            evenkeel_slab::purge(CHUNKS_PURGED, (in_use / CHUNKS_SHARE).clamp(1, CHUNKS_KEPT));
+            self.purges_chunks = true;
+        }
+        if self.purges_chunks {
+            self.purges_chunks = purge_chunks();
         }
         if self.may_have_faded(has_given_back || has_emptied) {
             ahead::look_for_gaps();
@@ -287,6 +293,21 @@ impl Watch {
         }
         looked == Looked::Asks
     }
+}
+
+/// Gives chunks without blocks back to the system, for a round. Returns whether there may be more.
+fn purge_chunks() -> bool {
+    let kept = (evenkeel_slab::in_chunks() / evenkeel_slab::CHUNK / CHUNKS_SHARE).clamp(1, CHUNKS_KEPT);
+    for _ in 0..CHUNK_SLICES {
+        let until = Instant::now() + Duration::from_micros(SLICE_US_MAX);
+        while Instant::now() < until {
+            if evenkeel_slab::purge(1, kept) == 0 {
+                return false;
+            }
+        }
+        std::thread::sleep(CHUNK_PAUSE);
+    }
+    true
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
