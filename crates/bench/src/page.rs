@@ -24,6 +24,11 @@ const BARS: [(&str, &str); 4] = [
     ("longest_us_during", "longest request during the event, us"),
     ("took_s", "seconds"),
 ];
+/// What the rows are that name no server.
+const FLOOR: &str = "<b>floor</b> is a loop of this program that answers without doing any work: it costs \
+                     what the kernel costs, and no server can go far below.";
+const AGAIN: &str =
+    "<b>again</b> is the same server, measured a second time: a difference as large is noise.";
 /// All lengths of drawings, in their own units.
 const LABEL_WIDTH: f64 = 190.0;
 const BAR_WIDTH: f64 = 420.0;
@@ -98,16 +103,23 @@ fn head(run: &Json, out: &mut String) {
     out.push_str("<p class=\"setting\">\n");
     lines.into_iter().chain([programs]).for_each(|line| _ = writeln!(out, "{}<br>", escaped(&line)));
     out.push_str("</p>\n");
+    let has = |name: &str| list(run, "peers").any(|program| text(program, "name") == name);
+    if has("floor") {
+        let _ = writeln!(out, "<p class=\"setting\">{FLOOR} {AGAIN}</p>");
+    }
 }
 
-/// Writes the promises, with the missed goals under each.
+/// Writes the promises that were measured, with the missed goals under each, and the names of the others.
 fn kept(run: &Json, out: &mut String) {
-    let mut rows = String::new();
+    let (mut rows, mut others) = (String::new(), Vec::new());
     for record in list(run, "promises") {
         let class = match text(record, "verdict") {
             "met" => "met",
             "not met" => "missed",
-            _ => "unknown",
+            _ => {
+                others.push(escaped(text(record, "promise")));
+                continue;
+            }
         };
         let words = escaped(&promises::verdict(record));
         let _ = writeln!(
@@ -126,6 +138,10 @@ fn kept(run: &Json, out: &mut String) {
             "<section>\n<h2>Promises</h2>\n<table class=\"words\">\n\
              <tr><th>promise</th><th>verdict</th></tr>\n{rows}</table>\n</section>\n"
         );
+        if !others.is_empty() {
+            let _ =
+                writeln!(out, "<p class=\"setting\">Not measured in this run: {}.</p>", others.join("; "));
+        }
     }
 }
 
@@ -154,7 +170,7 @@ fn goals(run: &Json, out: &mut String) {
 fn write_table(table: &Json, out: &mut String) {
     let row = |cells: &Json, tag: &str| {
         let cells = cells.as_array().into_iter().flatten().map(|cell| escaped(cell.as_str().unwrap_or("")));
-        let cells = cells.map(|cell| if tag == "td" { unbroken(&cell) } else { cell });
+        let cells = cells.map(|cell| if tag == "td" { unbroken(&cell) } else { cell.replace('/', "/<wbr>") });
         cells.fold(String::from("<tr>"), |row, cell| row + &format!("<{tag}>{cell}</{tag}>")) + "</tr>\n"
     };
     out.push_str("<div class=\"wide\"><table>\n");
@@ -236,11 +252,12 @@ mod tests {
         let run = serde_json::json!({
             "cpu": "a <b>", "cores": 2, "memory_bytes": 1u64 << 31, "kernel": "6", "rounds": 3,
             "seconds": 1.0,
-            "peers": [{"name": "valkey", "version": "9"}],
+            "peers": [{"name": "valkey", "version": "9"}, {"name": "floor", "version": "built in"}],
             "promises": [{"promise": "never <late>", "verdict": "not met", "goals": 2, "experiment": "x",
                           "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5,
                                       "by": "2.50 times as much"}]},
-                         {"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
+                         {"promise": "small", "verdict": "met", "goals": 1, "missed": []},
+                         {"promise": "fast & even", "verdict": "not measured", "missed": []}],
             "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false,
                        "verdict": "NOT met (+1.00); the machine alone 1.50"}],
             "experiments": [{
@@ -263,6 +280,8 @@ mod tests {
             "NOT met, 1 of 2 goals missed",
             "2.50, bound &lt;= 1.00: 2.50 times as much",
             "met, 1 goal<",
+            "Not measured in this run: fast &amp; even.",
+            "<b>floor</b> is a loop",
             "NOT met (+1.00); the machine alone 1.50",
             "<td>5</td>",
             "<rect class=\"ours\"",

@@ -99,7 +99,10 @@ pub(crate) fn churn(session: &mut Session, args: &ChurnArgs) -> Result<()> {
         OTHERS.0,
         OTHERS.1
     );
-    let figures = vec![("servers", Json::Array(courses.iter().map(Course::to_json).collect()))];
+    let figures = vec![
+        ("servers", Json::Array(courses.iter().map(Course::to_json).collect())),
+        ("curves", Json::Array(vec![curve(&courses)])),
+    ];
     session.report("churn", &title, &table, figures);
     Ok(())
 }
@@ -198,6 +201,21 @@ impl Client {
     }
 }
 
+/// The ratios from the deletion until other lengths come, as a chart.
+fn curve(courses: &[Course]) -> Json {
+    let times = [0].into_iter().chain(TIMES_S).map(|seconds| seconds as f64);
+    let series = |course: &Course| {
+        let ratios: Vec<f64> = course.ratios().skip(1).take(1 + TIMES_S.len()).collect();
+        object(vec![("server", course.name.as_str().into()), ("median", ratios.into())])
+    };
+    object(vec![
+        ("what", "resident to used bytes".into()),
+        ("x", "seconds after the deletion".into()),
+        ("x_values", times.collect::<Vec<f64>>().into()),
+        ("series", Json::Array(courses.iter().map(series).collect())),
+    ])
+}
+
 impl Course {
     fn measure(&mut self, pid: u32, address: SocketAddr) -> Result<()> {
         let info = ask(address, &["INFO", "memory"])?;
@@ -240,6 +258,22 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_chart_has_the_ratios_from_the_deletion_on() {
+        let course = Course {
+            name: "evenkeel".to_owned(),
+            kind: ServerKind::Evenkeel,
+            is_control: false,
+            moves: true,
+            used: vec![100; 8],
+            resident: (1..=8).map(|ratio| 100 * ratio).collect(),
+            cpu_s: 0.0,
+        };
+        let curve = curve(&[course]);
+        assert_eq!(curve["x_values"], serde_json::json!([0.0, 2.0, 10.0, 30.0, 60.0]));
+        assert_eq!(curve["series"][0]["median"], serde_json::json!([2.0, 3.0, 4.0, 5.0, 6.0]));
+    }
 
     #[test]
     fn commands_have_the_form_of_the_protocol() {

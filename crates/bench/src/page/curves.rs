@@ -201,10 +201,13 @@ impl Chart {
             x => format!("{what}, by {x}"),
         };
         let caption = escaped(&caption);
+        let mut points = self.lines.iter().flat_map(|line| &line.points);
+        let has_ranges = points.any(|point| point.min < point.max);
+        let rounds = if has_ranges { " (medians, and the range of the rounds)" } else { "" };
         let height = TOP + self.height + FOOT_HEIGHT;
         let _ = write!(
             out,
-            "<figure>\n<figcaption>{caption} (medians, and the range of the rounds)</figcaption>\n\
+            "<figure>\n<figcaption>{caption}{rounds}</figcaption>\n\
              <svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{caption}\">\n"
         );
         self.draw_axes(x, out);

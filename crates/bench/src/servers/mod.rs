@@ -106,7 +106,8 @@ pub(crate) struct ProgramPaths {
     /// PATH]
     #[arg(long, value_name = "PATH", help_heading = "Servers")]
     valkey: Option<PathBuf>,
-    /// Redis' program [default: $REDIS_SERVER, else redis-server of the PATH]
+    /// Redis' program [default: $REDIS_SERVER, else build/peers/redis-8-server, else redis-server of the
+    /// PATH]
     #[arg(long, value_name = "PATH", help_heading = "Servers")]
     redis: Option<PathBuf>,
     /// Memcached's program [default: memcached of the PATH]
@@ -145,7 +146,10 @@ impl ProgramPaths {
                 let unpacked = built(&["build/peers/valkey-server"]);
                 (&self.valkey, from_env("VALKEY_SERVER").or(unpacked).or_else(|| on_path("valkey-server")))
             }
-            ServerKind::Redis => (&self.redis, from_env("REDIS_SERVER").or_else(|| on_path("redis-server"))),
+            ServerKind::Redis => {
+                let unpacked = built(&["build/peers/redis-8-server"]);
+                (&self.redis, from_env("REDIS_SERVER").or(unpacked).or_else(|| on_path("redis-server")))
+            }
             ServerKind::Memcached => (&self.memcached, on_path("memcached")),
             ServerKind::Floor => (&None, Some(env::current_exe().context("cannot find own program")?)),
         };
@@ -177,7 +181,7 @@ fn how_to_get(kind: ServerKind) -> &'static str {
             "no --valkey, $VALKEY_SERVER, build/peers/valkey-server, or valkey-server on the PATH"
         }
         ServerKind::Redis => {
-            "no --redis, $REDIS_SERVER, or redis-server on the PATH: apt-get install redis-server"
+            "no --redis, $REDIS_SERVER, build/peers/redis-8-server, or redis-server on the PATH"
         }
         ServerKind::Memcached => "no --memcached, or memcached on the PATH: apt-get install memcached",
         ServerKind::Floor => "it is built in",
