@@ -73,6 +73,9 @@ pub(crate) fn idle() -> Recording {
         disks: Vec::new(),
         forks: None,
         own_count: None,
+        commands: Vec::new(),
+        slow_commands: Vec::new(),
+        clients: Vec::new(),
         counters: Vec::new(),
         health: Health { duty: 1.0, own_cpu_ns: 100_000_000, ..Health::default() },
     }

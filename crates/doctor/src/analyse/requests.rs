@@ -36,7 +36,7 @@ pub(crate) fn requests(recording: &Recording, critical: &Budget) -> Option<Reque
 
 /// The critical thread's part of the requests. Threads whose names differ only by a number share the requests
 /// by their CPU time.
-fn served_by(recording: &Recording, critical: &Budget) -> f64 {
+pub(super) fn served_by(recording: &Recording, critical: &Budget) -> f64 {
     fn kind(name: &str) -> &str {
         name.trim_end_matches(|c: char| c.is_ascii_digit())
     }

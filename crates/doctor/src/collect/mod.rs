@@ -16,6 +16,7 @@ mod kernel;
 mod perf;
 pub(crate) mod probes;
 mod procfs;
+mod reply;
 mod server_query;
 mod sockets;
 pub(crate) mod target;
@@ -69,9 +70,7 @@ pub(crate) fn capture(
     let (mut descriptors, locals) = descriptors::describe_all(pid, &target.name);
     let server = server_query::server(pid, &descriptors, &target.name, options.password.as_deref());
     let server = server.filter(|_| options.ask);
-    if let Some(server) = &server {
-        server.name_replicas(&mut descriptors, &mut notes);
-    }
+    let clients_before = server.as_ref().map(|server| server.name_replicas(&mut descriptors, &mut notes));
     // Before counting starts: a hanging server does not reply.
     let info_before = server.as_ref().and_then(server_query::Server::info);
     let mut inside = Inside::start(pid, options, &mut notes);
@@ -97,7 +96,9 @@ pub(crate) fn capture(
     let end = window.close();
     inside.stop(passed);
     let info =
-        server.as_ref().and_then(|server| Some((server.commands_each(), info_before?, server.info()?)));
+        server.as_ref().and_then(|server| Some((server.commands_each(), info_before?, server.info_after()?)));
+    let slow_commands = server.as_ref().map(|server| server.slow_commands(window.taken)).unwrap_or_default();
+    let clients_after = server.as_ref().map(server_query::Server::clients);
     merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name).0);
     let mut recording = window.end(passed, end);
     if let Some((questions, before, after)) = info {
@@ -106,6 +107,11 @@ pub(crate) fn capture(
             latest_ns: after.latest_ns,
         });
         recording.own_count = after.since(&before, questions);
+        recording.commands = after.commands_since(&before);
+    }
+    recording.slow_commands = slow_commands;
+    if let Some((before, after)) = clients_before.zip(clients_after) {
+        recording.clients = server_query::busiest(&before, &after);
     }
     recording.target = target;
     disks::name(pid, &mut descriptors);
@@ -241,6 +247,9 @@ impl Window {
             disks: self.disks.end(),
             forks: None,
             own_count: None,
+            commands: Vec::new(),
+            slow_commands: Vec::new(),
+            clients: Vec::new(),
             counters,
             health: Health {
                 notes: notes.into_iter().flatten().collect(),

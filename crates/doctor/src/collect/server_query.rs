@@ -1,25 +1,32 @@
-//! Read-only queries to a server of the Redis family: its clients, processed commands, and the time of its
-//! forks. Only servers with a known name are asked.
+//! Read-only queries to a server of the Redis family: its clients, its commands with their times, its slow
+//! commands, and the time of its forks. Only servers with a known name are asked.
 //!
 //! Without the query, a replica on another machine looks like any client. CLIENT LIST flags the connections
 //! of replicas, and its addresses match them to descriptors. If the server requires a password and none is
 //! given, the reply is an error and the roles stay as guessed.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::is_inbound;
-use crate::recording::{Descriptor, Forks, OwnCount, Role};
+use super::reply::{self, Value};
+use crate::recording::{
+    Descriptor, Forks, OwnClient, OwnCommand, OwnCount, Role, SlowCommand, is_of_redis_family,
+};
 
-const SERVERS: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
-/// A server whose loop is blocked does not reply, and the capture must not wait for it.
-const REPLY_TIMEOUT: Duration = Duration::from_millis(300);
-/// Bound of a reply: 50,000 clients at about 350 bytes each.
-const REPLY_MAX: u64 = 32 << 20;
+/// A server that runs a long command replies behind it. The capture does not wait longer than this before it
+/// begins; after its end there is time for a server that takes seconds for a command.
+const TIMEOUT_BEFORE: Duration = Duration::from_millis(500);
+const TIMEOUT_AFTER: Duration = Duration::from_secs(3);
+/// Entries of the slow log that are read, and letters of a script's first line that are kept.
+const SLOW_MAX: &str = "128";
+const SCRIPT_LETTERS: usize = 60;
+/// Clients that are kept, the busiest first.
+const CLIENTS_MAX: usize = 20;
 
 /// A server that can be queried.
 #[derive(Debug, Clone)]
@@ -38,7 +45,12 @@ pub(crate) struct InfoReply {
     pub(crate) forks: Option<Forks>,
     /// The server's own times of the stages of requests, if it has them.
     pub(crate) stages: Option<Stages>,
+    /// Calls and nanoseconds of each command.
+    times: HashMap<String, (u64, u64)>,
 }
+
+/// The commands that clients have run, by address, with the clients' names.
+pub(crate) type Clients = HashMap<String, (String, u64)>;
 
 impl InfoReply {
     /// The counts since an earlier reply. `questions`: commands of the doctor from that reply up to this,
@@ -57,6 +69,35 @@ impl InfoReply {
             stages: times.zip(times_before).map(stage).collect(),
         })
     }
+
+    /// The commands that were called since an earlier reply, the longest first.
+    pub(crate) fn commands_since(&self, earlier: &InfoReply) -> Vec<OwnCommand> {
+        let command = |(name, (calls, took_ns)): (&String, &(u64, u64))| {
+            let (calls_before, before_ns) = earlier.times.get(name).copied().unwrap_or_default();
+            Some(OwnCommand {
+                name: name.clone(),
+                calls: calls.checked_sub(calls_before).filter(|calls| *calls > 0)?,
+                took_ns: took_ns.checked_sub(before_ns)?, // smaller after CONFIG RESETSTAT
+            })
+        };
+        let mut commands: Vec<OwnCommand> = self.times.iter().filter_map(command).collect();
+        commands.sort_by(|a, b| b.took_ns.cmp(&a.took_ns).then_with(|| a.name.cmp(&b.name)));
+        commands
+    }
+}
+
+/// The busiest clients between two lists.
+pub(crate) fn busiest(before: &Clients, after: &Clients) -> Vec<OwnClient> {
+    let client = |(address, (name, commands)): (&String, &(String, u64))| {
+        // A connection that was made since begins with none.
+        let earlier = before.get(address).map_or(0, |(_, commands)| *commands);
+        let (address, name) = (address.clone(), name.clone());
+        OwnClient { address, name, commands: commands.saturating_sub(earlier) }
+    };
+    let mut clients: Vec<OwnClient> = after.iter().map(client).filter(|client| client.commands > 0).collect();
+    clients.sort_by(|a, b| b.commands.cmp(&a.commands).then_with(|| a.address.cmp(&b.address)));
+    clients.truncate(CLIENTS_MAX);
+    clients
 }
 
 /// Returns the server if its name is known and it listens.
@@ -70,15 +111,15 @@ pub(crate) fn server(
     if !is_in_our_network(pid) {
         return None;
     }
-    if !SERVERS.iter().any(|known| name.starts_with(known)) {
+    if !is_of_redis_family(name) {
         return None;
     }
     let mut listeners = descriptors.iter().filter(|d| d.role == Role::Listener);
     let address = reachable(listeners.find_map(|d| d.what.parse().ok())?);
     let sections: &[&str] = if name.starts_with("evenkeel") {
-        &["INFO", "stats", "stages", "server"]
+        &["INFO", "stats", "stages", "server", "commandstats"]
     } else {
-        &["INFO", "stats"]
+        &["INFO", "all"]
     };
     Some(Server { address, password: password.map(str::to_string), sections })
 }
@@ -90,22 +131,57 @@ fn is_in_our_network(pid: i32) -> bool {
 }
 
 impl Server {
-    pub(crate) fn name_replicas(&self, descriptors: &mut [Descriptor], notes: &mut Vec<String>) {
-        match self.ask(&["CLIENT", "LIST"]) {
-            Ok(text) => apply(descriptors, &text),
-            Err(error) => notes.push(format!("the server did not list its clients: {error:#}")),
+    /// Names the connections of replicas. Returns the clients' commands so far, where the server counts them.
+    pub(crate) fn name_replicas(&self, descriptors: &mut [Descriptor], notes: &mut Vec<String>) -> Clients {
+        match self.ask(&["CLIENT", "LIST"], TIMEOUT_BEFORE) {
+            Ok(text) => {
+                apply(descriptors, &text);
+                parse_clients(&text)
+            }
+            Err(error) => {
+                notes.push(format!("the server did not list its clients: {error:#}"));
+                Clients::new()
+            }
         }
     }
 
-    /// Queries the counters since the server's start.
+    /// The same at the end of the window.
+    pub(crate) fn clients(&self) -> Clients {
+        let list = self.ask(&["CLIENT", "LIST"], TIMEOUT_AFTER);
+        list.map(|text| parse_clients(&text)).unwrap_or_default()
+    }
+
+    /// Queries the counters since the server's start, before the window.
     pub(crate) fn info(&self) -> Option<InfoReply> {
-        let info = self.ask(self.sections).ok()?;
+        self.info_within(TIMEOUT_BEFORE)
+    }
+
+    /// The same at the end of the window.
+    pub(crate) fn info_after(&self) -> Option<InfoReply> {
+        self.info_within(TIMEOUT_AFTER)
+    }
+
+    fn info_within(&self, timeout: Duration) -> Option<InfoReply> {
+        let info = self.ask(self.sections, timeout).ok()?;
         Some(InfoReply {
             at: Instant::now(),
             commands: field(&info, "total_commands_processed"),
             forks: parse_forks(&info),
             stages: parse_stages(&info),
+            times: info.lines().filter_map(parse_time).collect(),
         })
+    }
+
+    /// The slow commands that ended since `start`, the slowest first.
+    pub(crate) fn slow_commands(&self, start: SystemTime) -> Vec<SlowCommand> {
+        let Ok(entries) = self.ask_value(&["SLOWLOG", "GET", SLOW_MAX], TIMEOUT_AFTER) else {
+            return Vec::new();
+        };
+        let start_s = start.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let entries = entries.list().unwrap_or_default().iter();
+        let mut slow: Vec<SlowCommand> = entries.filter_map(|entry| parse_slow(entry, start_s)).collect();
+        slow.sort_by_key(|entry| std::cmp::Reverse(entry.took_ns));
+        slow
     }
 
     /// Commands that a query counts for.
@@ -113,28 +189,75 @@ impl Server {
         1 + u64::from(self.password.is_some())
     }
 
-    fn ask(&self, words: &[&str]) -> Result<String> {
-        let stream = TcpStream::connect_timeout(&self.address, REPLY_TIMEOUT).context("no connection")?;
-        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+    fn ask(&self, words: &[&str], timeout: Duration) -> Result<String> {
+        match self.ask_value(words, timeout)? {
+            Value::Text(text) => Ok(text),
+            _ => anyhow::bail!("{}: not a text", words.join(" ")),
+        }
+    }
+
+    fn ask_value(&self, words: &[&str], timeout: Duration) -> Result<Value> {
+        let stream = TcpStream::connect_timeout(&self.address, timeout).context("no connection")?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut writer = stream;
         if let Some(password) = &self.password {
             writer.write_all(&command(&["AUTH", password]))?;
-            let line = read_line(&mut reader)?;
             // Where AUTH was renamed, the error for an unknown command quotes the arguments.
-            ensure!(line == "+OK", "AUTH: {}", line.replace(password.as_str(), "(redacted)"));
+            let said = match reply::read(&mut reader) {
+                Ok(said) => said.text().unwrap_or_default().to_string(),
+                Err(error) => format!("{error:#}"),
+            };
+            ensure!(said == "OK", "AUTH: {}", said.replace(password.as_str(), "(redacted)"));
         }
-        let name = words.join(" ");
         writer.write_all(&command(words))?;
-        let line = read_line(&mut reader)?;
-        let Some(length) = line.strip_prefix('$') else { bail!("{name}: {line}") };
-        let length: u64 = length.parse().with_context(|| format!("{name}: not a length"))?;
-        ensure!(length <= REPLY_MAX, "{name}: a reply of {length} bytes");
-        let mut text = Vec::new();
-        reader.take(length).read_to_end(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        reply::read(&mut reader).with_context(|| words.join(" "))
     }
+}
+
+/// A line of `commandstats`: `cmdstat_get:calls=2,usec=7,...`.
+fn parse_time(line: &str) -> Option<(String, (u64, u64))> {
+    let (name, fields) = line.strip_prefix("cmdstat_")?.trim_end().split_once(':')?;
+    let number = |wanted: &str| {
+        fields.split(',').find_map(|field| field.strip_prefix(wanted)?.strip_prefix('=')?.parse::<u64>().ok())
+    };
+    Some((name.to_string(), (number("calls")?, number("usec")?.saturating_mul(1_000))))
+}
+
+/// An entry of the slow log: number, second of its end, microseconds, arguments, client.
+fn parse_slow(entry: &Value, start_s: u64) -> Option<SlowCommand> {
+    let [_, at, took, args, rest @ ..] = entry.list()? else { return None };
+    // A whole second: the second in which the window begins is left out.
+    if u64::try_from(at.number()?).ok()? <= start_s {
+        return None;
+    }
+    let args: Vec<&str> = args.list()?.iter().map_while(Value::text).collect();
+    let name = args.first()?.to_ascii_lowercase();
+    let first_line = |text: &str| {
+        let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        line.trim().chars().filter(|c| !c.is_control()).take(SCRIPT_LETTERS).collect::<String>()
+    };
+    let script = match name.as_str() {
+        "eval" | "eval_ro" | "evalsha" | "evalsha_ro" | "fcall" | "fcall_ro" => args.get(1),
+        _ => None,
+    };
+    Some(SlowCommand {
+        name,
+        took_ns: u64::try_from(took.number()?).ok()?.saturating_mul(1_000),
+        client: rest.first().and_then(Value::text).unwrap_or_default().to_string(),
+        script: script.map(|text| first_line(text)),
+    })
+}
+
+/// The commands of each client; older servers do not count them.
+fn parse_clients(list: &str) -> Clients {
+    let client = |line: &str| {
+        let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name));
+        let commands = field("tot-cmds=")?.trim().parse().ok()?;
+        Some((field("addr=")?.to_string(), (field("name=")?.to_string(), commands)))
+    };
+    list.lines().filter_map(client).collect()
 }
 
 fn field(info: &str, name: &str) -> Option<u64> {
@@ -183,13 +306,6 @@ fn command(words: &[&str]) -> Vec<u8> {
         bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
     }
     bytes.into_bytes()
-}
-
-fn read_line(reader: &mut impl BufRead) -> Result<String> {
-    const LINE_MAX: u64 = 4096;
-    let mut line = Vec::new();
-    reader.take(LINE_MAX).read_until(b'\n', &mut line)?;
-    Ok(String::from_utf8_lossy(&line).trim_end().to_string())
 }
 
 /// Sets the role of each connection by the server's flags: S is a replica, M the primary.
@@ -247,7 +363,7 @@ mod tests {
             sections: &["INFO"],
         };
         let error = std::thread::scope(|scope| {
-            let asks = scope.spawn(|| server.ask(&["CLIENT", "LIST"]));
+            let asks = scope.spawn(|| server.ask(&["CLIENT", "LIST"], TIMEOUT_AFTER));
             let (mut stream, _) = listener.accept().expect("it asks");
             let line = b"-ERR unknown command 'AUTH', with args beginning with: 's3cret' \r\n";
             stream.write_all(line).expect("it reads");
@@ -255,6 +371,58 @@ mod tests {
         });
         let text = format!("{error:#}");
         assert!(text.contains("beginning with: '(redacted)'") && !text.contains("s3cret"), "{text}");
+    }
+
+    #[test]
+    fn times_of_commands_and_clients_are_differences() {
+        let info = |times: &[&str]| InfoReply {
+            at: Instant::now(),
+            commands: None,
+            forks: None,
+            stages: None,
+            times: times.iter().filter_map(|line| parse_time(line)).collect(),
+        };
+        let get = "cmdstat_get:calls=10,usec=20,usec_per_call=2.00,rejected_calls=0,failed_calls=0\r";
+        let (before, after) = (
+            info(&[get]),
+            info(&[
+                "cmdstat_get:calls=12,usec=30",
+                "cmdstat_config|get:calls=1,usec=900",
+                "cmdstat_x:calls=y,usec=1",
+            ]),
+        );
+        let named = |name: &str, calls, took_ns| OwnCommand { name: name.to_string(), calls, took_ns };
+        assert_eq!(after.commands_since(&before), [named("config|get", 1, 900_000), named("get", 2, 10_000)]);
+        assert!(info(&[get]).commands_since(&before).is_empty());
+
+        let before =
+            parse_clients("id=3 addr=10.0.0.2:4000 name=web tot-cmds=5\nid=4 addr=10.0.0.3:1 flags=N\n");
+        let after = parse_clients(
+            "id=3 addr=10.0.0.2:4000 name=web tot-cmds=50\nid=5 addr=10.0.0.4:1 name= tot-cmds=7\n",
+        );
+        let seen: Vec<(String, String, u64)> = busiest(&before, &after)
+            .into_iter()
+            .map(|client| (client.address, client.name, client.commands))
+            .collect();
+        let named = |address: &str, name: &str, commands| (address.to_string(), name.to_string(), commands);
+        assert_eq!(seen, [named("10.0.0.2:4000", "web", 45), named("10.0.0.4:1", "", 7)]);
+    }
+
+    #[test]
+    fn slow_commands_of_the_window_keep_no_keys_and_values() {
+        let text = |text: &str| Value::Text(text.to_string());
+        let entry = |at, args: &[&str]| {
+            let args = Value::List(args.iter().map(|arg| text(arg)).collect());
+            let client = text("127.0.0.1:4000");
+            Value::List(vec![Value::Number(1), Value::Number(at), Value::Number(250_000), args, client])
+        };
+        assert_eq!(parse_slow(&entry(100, &["KEYS", "secret:*"]), 100), None, "before the window");
+        let slow = parse_slow(&entry(101, &["KEYS", "secret:*"]), 100).expect("in the window");
+        assert_eq!((slow.name.as_str(), slow.took_ns, slow.script), ("keys", 250_000_000, None));
+        let script = "\n -- totals by day\nreturn redis.call('GET', KEYS[1])";
+        let slow = parse_slow(&entry(101, &["EVAL", script, "1", "k"]), 100).expect("in the window");
+        assert_eq!(slow.script.as_deref(), Some("-- totals by day"));
+        assert_eq!(parse_slow(&Value::Number(1), 0), None);
     }
 
     #[test]

@@ -73,6 +73,15 @@ pub(crate) struct Recording {
     /// Commands and stage times by the INFO of a server of the Redis family, if it was asked.
     #[serde(default)]
     pub(crate) own_count: Option<OwnCount>,
+    /// The time of each command by the INFO of a server of the Redis family, if it was asked.
+    #[serde(default)]
+    pub(crate) commands: Vec<OwnCommand>,
+    /// Slow commands of the window by its SLOWLOG, the slowest first.
+    #[serde(default)]
+    pub(crate) slow_commands: Vec<SlowCommand>,
+    /// Clients that ran commands, by its CLIENT LIST at both ends, the busiest first.
+    #[serde(default)]
+    pub(crate) clients: Vec<OwnClient>,
     /// Increments of machine-wide counters in the window, by name.
     pub(crate) counters: Vec<Counter>,
     pub(crate) health: Health,
@@ -119,6 +128,11 @@ pub(crate) struct Target {
     pub(crate) cpus_allowed: String,
     pub(crate) cpus_allowed_count: u32,
     pub(crate) descriptors_limit: Option<u64>,
+}
+
+/// Whether a program of this name is known to answer INFO, CLIENT LIST and SLOWLOG.
+pub(crate) fn is_of_redis_family(name: &str) -> bool {
+    ["redis-server", "valkey-server", "keydb-server", "evenkeel"].iter().any(|known| name.starts_with(known))
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -432,6 +446,37 @@ pub(crate) struct OwnCount {
     pub(crate) commands: u64,
     /// Time of its workers in each stage of requests, ns, if it reports them.
     pub(crate) stages: Vec<(String, u64)>,
+}
+
+/// A command's calls between the two replies of [`OwnCount`], and their time: the time that it took to run
+/// them, without waits in queues and for keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OwnCommand {
+    /// In lower case; a subcommand follows a bar.
+    pub(crate) name: String,
+    pub(crate) calls: u64,
+    pub(crate) took_ns: u64,
+}
+
+/// A single command that the server found slow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SlowCommand {
+    /// In lower case.
+    pub(crate) name: String,
+    pub(crate) took_ns: u64,
+    /// Address of its client.
+    pub(crate) client: String,
+    /// The first line of an EVAL's script, the checksum of an EVALSHA, the name of a function.
+    pub(crate) script: Option<String>,
+}
+
+/// A client's commands in the window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OwnClient {
+    pub(crate) address: String,
+    /// As the client has named itself; may be empty.
+    pub(crate) name: String,
+    pub(crate) commands: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

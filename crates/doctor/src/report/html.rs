@@ -12,7 +12,7 @@ use super::flame::{self, Graph, Names};
 use super::tables::{self, role_name};
 use super::terminal::{extent, unit};
 use crate::analyse::{Comparison, Diagnosis, Fate, Part, Unit, budget};
-use crate::recording::{Health, Heat, Recording, Target};
+use crate::recording::{Health, Heat, OwnClient, OwnCommand, Recording, Target};
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
@@ -80,6 +80,8 @@ pub(crate) fn html(recording: &Recording, diagnosis: &Diagnosis) -> Result<Strin
         heat: &recording.heat,
         tables: vec![
             threads(recording),
+            commands(recording),
+            clients(recording),
             calls(recording),
             locks(recording),
             sockets(recording),
@@ -154,6 +156,33 @@ fn threads(recording: &Recording) -> Table {
         title: "Threads",
         head: vec!["tid", "thread", "CPU %", "run queue %", "blocked %", "waiting for work %"],
         rows: threads.iter().take(ROWS_MAX).map(row).collect(),
+    }
+}
+
+/// The server's own times of its commands.
+fn commands(recording: &Recording) -> Table {
+    let row = |command: &OwnCommand| {
+        vec![
+            command.name.clone(),
+            command.calls.to_string(),
+            ms(command.took_ns),
+            format!("{:.3}", command.took_ns as f64 / 1e6 / command.calls.max(1) as f64),
+        ]
+    };
+    Table {
+        title: "Commands by the server's count",
+        head: vec!["command", "calls", "ms", "ms each"],
+        rows: recording.commands.iter().take(ROWS_MAX).map(row).collect(),
+    }
+}
+
+fn clients(recording: &Recording) -> Table {
+    let row =
+        |client: &OwnClient| vec![client.address.clone(), client.name.clone(), client.commands.to_string()];
+    Table {
+        title: "Clients by the server's count",
+        head: vec!["client", "name", "commands"],
+        rows: recording.clients.iter().take(ROWS_MAX).map(row).collect(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! Server and load have separate CPUs, and real-time priority if the tests run as root. Otherwise the doctor
 //! would find that the machine is busy, and would be right.
 
+mod commands;
 mod corpus;
 mod disks;
 mod extremes;

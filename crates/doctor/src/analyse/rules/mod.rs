@@ -5,6 +5,7 @@
 //! `analyse/mod.rs`.
 
 mod calls;
+mod commands;
 mod disks;
 mod durability;
 pub(crate) mod fork;
@@ -68,6 +69,8 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { id: "R16", evaluate: disks::reading, needs: Needs::Sleeps },
     Rule { id: "R17", evaluate: stalls::periodic, needs: Needs::Nothing },
     Rule { id: "R19", evaluate: own::evaluate, needs: Needs::Nothing },
+    Rule { id: "R20", evaluate: commands::long_ones, needs: Needs::Nothing },
+    Rule { id: "R21", evaluate: commands::one_client, needs: Needs::Nothing },
 ];
 
 /// "24%", and "0.4%" where a whole number would be too coarse.
