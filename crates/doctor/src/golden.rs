@@ -1,8 +1,8 @@
 //! Synthetic recordings for tests: a server of the Redis family, idle and busy, which tests modify.
 
 use crate::recording::{
-    Call, Descriptor, Frame, Health, Heat, Host, KERNEL, Listener, Neighbour, Recording, Role, Sample,
-    Socket, Target, Thread, Tier,
+    Call, Descriptor, Frame, Health, Heat, Host, InHand, KERNEL, Listener, Neighbour, Recording, Role,
+    Sample, Socket, Target, Thread, Tier,
 };
 
 pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
@@ -69,6 +69,7 @@ pub(crate) fn idle() -> Recording {
             ..Listener::default()
         }],
         sockets: Vec::new(),
+        in_hand: InHand::default(),
         throttling: None,
         disks: Vec::new(),
         forks: None,

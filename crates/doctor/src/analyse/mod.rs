@@ -138,6 +138,9 @@ fn unknown(view: &View<'_>) -> Option<String> {
              wait for work"
         ));
     }
+    if let Some(why) = rules::in_hand::unexplained(view) {
+        return Some(why);
+    }
     let hidden = view.hidden_sleeps()?;
     Some(format!("{hidden}: a thread that seems to wait for work may wait for anything"))
 }

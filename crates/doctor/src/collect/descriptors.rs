@@ -94,7 +94,8 @@ pub(crate) fn describe_all(pid: i32, name: &str) -> (Vec<Descriptor>, Vec<Local>
     (descriptors.collect(), locals)
 }
 
-fn read_datagram(pid: i32) -> HashMap<u64, Entry> {
+/// Returns the datagram sockets of its network, by inode.
+pub(super) fn read_datagram(pid: i32) -> HashMap<u64, Entry> {
     let text = |file| procfs::read(procfs::path(pid, file)).unwrap_or_default();
     let entries = ["net/udp", "net/udp6"].into_iter().flat_map(|file| parse_lines(&text(file)));
     entries.map(|entry| (entry.inode, entry)).collect()

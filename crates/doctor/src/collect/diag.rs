@@ -20,8 +20,12 @@ const ATTRIBUTE_SKMEMINFO: u16 = 7;
 const EXTENSIONS: u8 = 1 << (ATTRIBUTE_INFO - 1) | 1 << (ATTRIBUTE_SKMEMINFO - 1);
 const SKMEMINFO_DROPS: usize = 8 * 4;
 /// Offsets in `struct tcp_info`.
+const INFO_LAST_DATA_SENT: usize = 44;
+const INFO_LAST_DATA_RECV: usize = 52;
 const INFO_TOTAL_RETRANS: usize = 100;
 const INFO_BYTES_ACKED: usize = 120;
+const INFO_DATA_SEGS_IN: usize = 152;
+const INFO_DATA_SEGS_OUT: usize = 156;
 /// Sizes of `struct nlmsghdr`, `struct inet_diag_req_v2`, and `struct inet_diag_msg`.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
@@ -169,6 +173,10 @@ fn entry(body: &[u8]) -> Option<Entry> {
             ATTRIBUTE_INFO => {
                 entry.retransmissions = u32_at(value, INFO_TOTAL_RETRANS).unwrap_or(0);
                 entry.acked = u64_at(value, INFO_BYTES_ACKED);
+                entry.sent_ms_ago = u32_at(value, INFO_LAST_DATA_SENT);
+                entry.received_ms_ago = u32_at(value, INFO_LAST_DATA_RECV);
+                entry.segments_received = u32_at(value, INFO_DATA_SEGS_IN).unwrap_or(0);
+                entry.segments_sent = u32_at(value, INFO_DATA_SEGS_OUT).unwrap_or(0);
             }
             ATTRIBUTE_SKMEMINFO => entry.drops = u32_at(value, SKMEMINFO_DROPS),
             _ => {}

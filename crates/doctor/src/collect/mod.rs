@@ -10,6 +10,7 @@ mod descriptors;
 mod diag;
 mod disks;
 mod host;
+mod in_hand;
 #[cfg(feature = "bpf")]
 mod kernel;
 #[cfg(feature = "bpf")]
@@ -223,7 +224,7 @@ impl Window {
             self.sockets.note.clone(),
         ];
         let looks = self.threads.samples;
-        let (listeners, sockets) = self.sockets.end();
+        let (listeners, sockets, in_hand) = self.sockets.end();
         Recording {
             made_by: format!("evenkeel-doctor {}", env!("CARGO_PKG_VERSION")),
             taken_unix_s: self.taken.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
@@ -243,6 +244,7 @@ impl Window {
             descriptors: Vec::new(),
             listeners,
             sockets,
+            in_hand,
             throttling,
             disks: self.disks.end(),
             forks: None,

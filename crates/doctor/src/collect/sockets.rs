@@ -1,6 +1,6 @@
-//! TCP sockets of the target, sampled twice a second: the queues of its listeners, and connections that wait
-//! for the other end. For Unix sockets and pipes to local processes: unread data, and whether the process is
-//! stopped.
+//! TCP sockets of the target, sampled five times a second: the queues of its listeners, connections that
+//! wait for the other end, and requests inside. For Unix sockets and pipes to local processes: unread data,
+//! and whether the process is stopped.
 //!
 //! This needs no BPF: the kernel has the length of each queue and the drops of each listener. The cost of a
 //! sample grows with the number of sockets of the machine, so slow samples are taken less often.
@@ -10,10 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::descriptors::Local;
-use super::{diag, own_cpu, procfs};
-use crate::recording::{Listener, Socket, UNSENT_MUCH};
+use super::{descriptors, diag, in_hand, own_cpu, procfs};
+use crate::recording::{InHand, Listener, Socket, UNSENT_MUCH};
 
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(150);
+/// The interval varies by up to this, so that no request of the same length is always met at the same place.
+const VARIATION_MS: u64 = 100;
 /// A sample, with the list of descriptors before it, may take a hundredth of the time until the next.
 pub(crate) const SAMPLE_COST_FACTOR: u32 = 100;
 /// Connections that a recording keeps: the longest queues win.
@@ -35,6 +37,12 @@ pub(crate) struct Entry {
     pub(crate) retransmissions: u32,
     /// Bytes that the other end has acknowledged so far, if known.
     pub(crate) acked: Option<u64>,
+    /// Milliseconds since data were last sent and received, if known.
+    pub(crate) sent_ms_ago: Option<u32>,
+    pub(crate) received_ms_ago: Option<u32>,
+    /// Segments with data so far.
+    pub(crate) segments_sent: u32,
+    pub(crate) segments_received: u32,
     /// The other end's window is closed, and the kernel probes it again and again.
     pub(crate) probing: bool,
 }
@@ -53,6 +61,10 @@ impl Default for Entry {
             drops: None,
             retransmissions: 0,
             acked: None,
+            sent_ms_ago: None,
+            received_ms_ago: None,
+            segments_sent: 0,
+            segments_received: 0,
             probing: false,
         }
     }
@@ -138,6 +150,8 @@ pub(crate) struct Watch {
     listeners: HashMap<u64, (Listener, u32)>,
     connections: HashMap<u64, Followed>,
     locals: Vec<(Local, Socket)>,
+    in_hand: in_hand::Watch,
+    samples: u64,
     pub(crate) note: Option<String>,
 }
 
@@ -154,7 +168,8 @@ impl Watch {
             (local, socket)
         };
         let locals = locals.into_iter().take(LOCALS_MAX).map(follow).collect();
-        Watch { pid, listeners: HashMap::new(), connections: HashMap::new(), locals, note: None }
+        let (listeners, connections, in_hand) = Default::default();
+        Watch { pid, listeners, connections, locals, in_hand, samples: 0, note: None }
     }
 
     /// Takes a sample; `owned` maps the inodes of the target's sockets to descriptors. Returns the time until
@@ -167,8 +182,13 @@ impl Watch {
             let Some(&fd) = owned.get(&entry.inode) else { continue };
             if entry.listens { self.see_listener(entry) } else { self.see_connection(entry, fd) }
         }
+        let own = table.entries.iter().filter(|entry| owned.contains_key(&entry.inode));
+        let datagrams = descriptors::read_datagram(self.pid).into_values();
+        self.in_hand.sample(own, datagrams.filter(|entry| owned.contains_key(&entry.inode)));
         self.see_locals();
-        SAMPLE_INTERVAL.max(own_cpu().saturating_sub(start) * SAMPLE_COST_FACTOR)
+        self.samples += 1;
+        let varied = SAMPLE_INTERVAL + Duration::from_millis(self.samples * 37 % VARIATION_MS);
+        varied.max(own_cpu().saturating_sub(start) * SAMPLE_COST_FACTOR)
     }
 
     fn see_locals(&mut self) {
@@ -228,7 +248,7 @@ impl Watch {
             u64::from(entry.retransmissions.saturating_sub(followed.retransmissions_before));
     }
 
-    pub(crate) fn end(self) -> (Vec<Listener>, Vec<Socket>) {
+    pub(crate) fn end(self) -> (Vec<Listener>, Vec<Socket>, InHand) {
         let mut listeners: Vec<Listener> =
             self.listeners.into_values().map(|(listener, _)| listener).collect();
         listeners.sort_by(|a, b| a.address.cmp(&b.address));
@@ -237,7 +257,7 @@ impl Watch {
         sockets.extend(self.locals.into_iter().map(|(_, socket)| socket));
         sockets.sort_by_key(|s| (std::cmp::Reverse((s.seen_unsent, s.retransmissions, s.unsent_max)), s.fd));
         sockets.truncate(SOCKETS_KEPT);
-        (listeners, sockets)
+        (listeners, sockets, self.in_hand.end())
     }
 }
 
@@ -282,7 +302,7 @@ mod tests {
         entry.drops = Some(14);
         entry.receive_queue = 6;
         watch.see_listener(&entry);
-        let (listeners, _) = watch.end();
+        let (listeners, ..) = watch.end();
         assert_eq!((listeners[0].drops, listeners[0].waiting_max, listeners[0].seen_waiting), (4, 6, 1));
     }
 }

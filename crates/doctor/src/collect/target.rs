@@ -112,6 +112,12 @@ fn by_port(port: u16) -> Result<i32> {
     owner.with_context(|| format!("a process listens on port {port}, but only root may see which"))
 }
 
+/// The process that listens on a port of this machine, as "name pid".
+pub(super) fn listening_on(port: u16) -> Option<String> {
+    let pid = by_port(port).ok()?;
+    Some(format!("{} {pid}", procfs::stat(pid)?.name))
+}
+
 pub(crate) fn describe(pid: i32) -> Target {
     let status = procfs::read(procfs::path(pid, "status")).unwrap_or_default();
     let cpus_allowed = procfs::status_field(&status, "Cpus_allowed_list").unwrap_or("").to_string();

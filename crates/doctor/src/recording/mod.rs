@@ -63,6 +63,9 @@ pub(crate) struct Recording {
     pub(crate) descriptors: Vec<Descriptor>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) sockets: Vec<Socket>,
+    /// Requests inside the server, and its own requests to others.
+    #[serde(default)]
+    pub(crate) in_hand: InHand,
     pub(crate) throttling: Option<Throttling>,
     /// Block devices with activity.
     #[serde(default)]
@@ -396,6 +399,33 @@ pub(crate) struct Socket {
     /// Samples in which the process at the other end was stopped.
     #[serde(default)]
     pub(crate) seen_stopped: u64,
+}
+
+/// Requests of clients that had been inside the server for 10 ms or longer, by samples of its connections.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InHand {
+    /// Samples, and samples with such a request.
+    pub(crate) seen: u64,
+    pub(crate) seen_requests: u64,
+    /// Such requests in all samples together, and the longest time.
+    pub(crate) requests: u64,
+    pub(crate) longest_ms: u64,
+    /// Others that had owed the server a reply for 10 ms or longer meanwhile.
+    pub(crate) upstreams: Vec<Upstream>,
+}
+
+/// Another server of which this server asks something.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Upstream {
+    pub(crate) address: String,
+    /// The process that listens there, if it runs on this machine.
+    pub(crate) process: Option<String>,
+    pub(crate) is_name_server: bool,
+    /// Samples with clients' requests inside in which it owed a reply.
+    pub(crate) seen_waiting: u64,
+    pub(crate) requests: u64,
+    /// Unknown for name servers: 0.
+    pub(crate) longest_ms: u64,
 }
 
 /// Bytes in a send queue from which a sample counts as unsent: more than a reply of usual size.

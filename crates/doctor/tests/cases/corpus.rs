@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::Random;
 
-use crate::stage::{Place, prefix};
+use crate::stage::{ANYWHERE, Place, prefix};
 
 const VARIABLE: &str = "EVENKEEL_DOCTOR_CASE";
 /// Names the file that the program `reader` reads.
@@ -105,6 +105,12 @@ fn play() {
         "cron" => cron(),
         "origin" => origin(),
         "map-log" => map_log(),
+        "slow-upstream" => upstream(Duration::from_millis(200)),
+        "fast-upstream" => upstream(Duration::ZERO),
+        "front-of-slow" => front("slow-upstream"),
+        "front-of-fast" => front("fast-upstream"),
+        "sleeper" => sleeper(),
+        "name-asker" => name_asker(),
         other => panic!("no program {other}"),
     }
 }
@@ -404,6 +410,71 @@ fn origin() {
     }
 }
 
+/// Replies to each line after a while.
+fn upstream(length: Duration) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    ready(listener.local_addr().expect("bound").port());
+    for stream in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let requests = BufReader::new(&stream).lines().map_while(Result::ok);
+            for _ in requests {
+                std::thread::sleep(length);
+                if (&stream).write_all(b"+PONG\r\n").is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// A server of one thread that asks another server for each request.
+fn front(upstream: &str) {
+    let upstream = start(upstream, ANYWHERE);
+    let mut asks = TcpStream::connect(("127.0.0.1", upstream.port())).expect("it listens");
+    asks.set_nodelay(true).expect("a TCP socket");
+    serve(move || {
+        asks.write_all(b"PING\r\n").expect("it reads");
+        asks.read_exact(&mut [0; 7]).expect("it replies");
+    });
+}
+
+/// Serves a connection after the other, and does `work` for each request.
+fn serve(mut work: impl FnMut()) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    ready(listener.local_addr().expect("bound").port());
+    let mut request = [0; 64];
+    for mut stream in listener.incoming().flatten() {
+        if stream.read(&mut request).is_ok_and(|len| len > 0) {
+            work();
+            let _ = stream.write_all(b"+PONG\r\n");
+        }
+    }
+}
+
+/// A handler that sleeps.
+fn sleeper() {
+    serve(|| std::thread::sleep(Duration::from_millis(50)));
+}
+
+/// A handler that asks a name server that does not answer, twice for each request.
+fn name_asker() {
+    serve(|| {
+        for _ in 0..2 {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+            socket.connect("127.0.0.1:53").expect("an address");
+            socket.set_read_timeout(Some(Duration::from_millis(80))).expect("a timeout");
+            let _ = socket.send(&[0; 17]);
+            // Refused at once if nobody listens there.
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(80) {
+                if socket.recv(&mut [0; 64]).is_err() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+    });
+}
+
 /// Clients on threads of this process, stopped on drop.
 pub(crate) struct Clients {
     stop: Arc<AtomicBool>,
@@ -498,6 +569,15 @@ pub(crate) fn busy_client(port: u16) -> Clients {
             if sent.is_err() || stream.read_exact(&mut answers).is_err() {
                 return;
             }
+        }
+    })
+}
+
+/// Two clients with a connection for each request, which wait for the reply.
+pub(crate) fn patient_pair(port: u16) -> Clients {
+    Clients::start(2, move |stop| {
+        while !stop.load(Ordering::Relaxed) {
+            ping(&mut connect(port), &[b"PING\r\n"]);
         }
     })
 }

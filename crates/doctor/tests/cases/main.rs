@@ -17,6 +17,7 @@ mod same_loads;
 mod squid;
 mod stage;
 mod tiers;
+mod waits;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::sends::SENDS;
-use super::{SHARE_MIN, millis, percent};
+use super::{SHARE_MIN, in_hand, millis, percent};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Listener, Role, Socket};
@@ -26,17 +26,22 @@ const STOPPED_SAMPLES_MIN: u64 = 2;
 /// For a process on this machine: part of the polls that found unread data.
 const UNREAD_MIN: f64 = 0.75;
 const IDLE_FROM: f64 = 0.7;
+/// Ceiling of a full queue behind a server that waits for something else.
+const EFFECT_CEILING: f64 = 1.2;
 
 pub(crate) fn accept_queues(view: &View<'_>) -> Outcome {
     let listeners = &view.recording.listeners;
-    let findings: Vec<Finding> = listeners.iter().filter_map(|listener| full(view, listener)).collect();
+    // A server that waits with requests in hand accepts late: R22 has the cause.
+    let is_effect = matches!(in_hand::waiting(view), Outcome::Found(_));
+    let findings: Vec<Finding> =
+        listeners.iter().filter_map(|listener| full(view, listener, is_effect)).collect();
     let waiting = listeners.iter().map(|l| l.waiting_max).max().unwrap_or(0);
     Outcome::found_or(findings, || {
         format!("at most {waiting} connections waited to be accepted, none was dropped")
     })
 }
 
-fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
+fn full(view: &View<'_>, listener: &Listener, is_effect: bool) -> Option<Finding> {
     let address = &listener.address;
     let is_full = listener.backlog.is_some_and(|limit| limit > 0 && listener.waiting_max >= limit);
     let port = address.rsplit(':').next().unwrap_or("");
@@ -47,7 +52,9 @@ fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
             0 => format!("The accept queue of {address} is full: {waited}"),
             drops => format!("The accept queue of {address} overflows: {drops} connections dropped"),
         };
-        let finding = Finding::outside("R10", 3.0, view.confidence(0.95, false).max(0.9), title);
+        // A longer queue does not shorten a wait.
+        let ceiling = if is_effect { EFFECT_CEILING } else { 3.0 };
+        let finding = Finding::outside("R10", ceiling, view.confidence(0.95, false).max(0.9), title);
         return Some(
             finding
                 .about(address.as_str())
@@ -58,7 +65,7 @@ fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
     }
     let seen = listener.seen_waiting as f64 / listener.seen.max(1) as f64;
     let idle = view.critical.share(view.critical.idle_ns) > IDLE_FROM;
-    if seen < WAITING_MIN || listener.seen < SAMPLES_MIN || !idle {
+    if seen < WAITING_MIN || listener.seen < SAMPLES_MIN || !idle || is_effect {
         return None;
     }
     let title = format!("Connections wait to be accepted on {address} while the server sleeps");

@@ -1,0 +1,50 @@
+//! Cases of servers that wait for something with their clients' requests in hand.
+
+use crate::corpus;
+use crate::stage::{self, Seen, diagnose_with, stage};
+
+/// Diagnoses a program of the corpus, with all tiers and by /proc alone.
+fn both_ways(program: &str, check: impl Fn(&Seen)) {
+    let _stage = stage();
+    let server = corpus::start(program, stage::ANYWHERE);
+    let _clients = corpus::patient_pair(server.port());
+    for more in [&[][..], &["--proc-only"]] {
+        check(&diagnose_with(program, server.pid(), more));
+    }
+}
+
+#[test]
+fn a_slow_upstream_is_the_first_finding_by_name() {
+    both_ways("front-of-slow", |seen| {
+        seen.expect_first("R22");
+        let title = seen.titles()[0];
+        assert!(
+            title.contains(" of the time it waits for 127.0.0.1:") && title.contains(" (cases-"),
+            "{seen}"
+        );
+    });
+}
+
+#[test]
+#[ignore = "long"]
+fn a_fast_upstream_is_no_finding() {
+    both_ways("front-of-fast", |seen| assert!(!seen.rules().contains(&"R22".to_string()), "{seen}"));
+}
+
+#[test]
+#[ignore = "long"]
+fn a_handler_that_sleeps_is_the_first_finding() {
+    both_ways("sleeper", |seen| {
+        seen.expect_first("R22");
+        assert!(seen.titles()[0].contains("clock_nanosleep"), "{seen}");
+    });
+}
+
+#[test]
+#[ignore = "long"]
+fn a_silent_name_server_is_the_first_finding() {
+    both_ways("name-asker", |seen| {
+        seen.expect_first("R22");
+        assert!(seen.titles()[0].contains("the name server 127.0.0.1:53"), "{seen}");
+    });
+}
