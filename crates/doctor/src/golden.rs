@@ -1,8 +1,8 @@
 //! Synthetic recordings for tests: a server of the Redis family, idle and busy, which tests modify.
 
 use crate::recording::{
-    Call, Descriptor, Frame, Health, Heat, Host, InHand, KERNEL, Listener, Neighbour, Recording, Role,
-    Sample, Socket, Target, Thread, Tier,
+    Answer, Call, Descriptor, Frame, Health, Heat, Host, InHand, KERNEL, Listener, Neighbour, Recording,
+    Role, Sample, Socket, States, Target, Thread, Tier,
 };
 
 pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
@@ -74,6 +74,8 @@ pub(crate) fn idle() -> Recording {
         disks: Vec::new(),
         forks: None,
         own_count: None,
+        answer: Answer::NotAsked,
+        states: States::default(),
         commands: Vec::new(),
         slow_commands: Vec::new(),
         clients: Vec::new(),

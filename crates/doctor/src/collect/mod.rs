@@ -30,7 +30,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Result, bail};
 
 use crate::recording::{
-    Call, Counter, Descriptor, Forks, Health, Heat, Host, Recording, Role, Thread, Throttling, Tier,
+    Answer, Call, Counter, Descriptor, Forks, Health, Heat, Host, Recording, Role, States, Thread,
+    Throttling, Tier,
 };
 use target::FoundProcess;
 
@@ -96,10 +97,19 @@ pub(crate) fn capture(
     let passed = window.start.elapsed();
     let end = window.close();
     inside.stop(passed);
-    let info =
-        server.as_ref().and_then(|server| Some((server.commands_each(), info_before?, server.info_after()?)));
-    let slow_commands = server.as_ref().map(|server| server.slow_commands(window.taken)).unwrap_or_default();
-    let clients_after = server.as_ref().map(server_query::Server::clients);
+    // A stopped process replies to nobody.
+    let is_stopped = procfs::stat(pid).is_some_and(|stat| matches!(stat.state, 'T' | 't'));
+    let (info_after, answer) = match server.as_ref().filter(|_| !is_stopped) {
+        Some(server) => server.info_after(),
+        None => (None, Answer::NotAsked),
+    };
+    let info = server
+        .as_ref()
+        .and_then(|server| Some((server.commands_each(), info_before.as_ref()?, info_after.as_ref()?)));
+    // Each further question would wait as long in vain.
+    let server = server.as_ref().filter(|_| answer == Answer::Given);
+    let slow_commands = server.map(|server| server.slow_commands(window.taken)).unwrap_or_default();
+    let clients_after = server.map(server_query::Server::clients);
     merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name).0);
     let mut recording = window.end(passed, end);
     if let Some((questions, before, after)) = info {
@@ -107,10 +117,10 @@ pub(crate) fn capture(
             count: after.count.saturating_sub(before.count),
             latest_ns: after.latest_ns,
         });
-        recording.own_count = after.since(&before, questions);
-        recording.commands = after.commands_since(&before);
+        recording.own_count = after.since(before, questions);
+        recording.commands = after.commands_since(before);
     }
-    recording.slow_commands = slow_commands;
+    (recording.slow_commands, recording.answer) = (slow_commands, answer);
     if let Some((before, after)) = clients_before.zip(clients_after) {
         recording.clients = server_query::busiest(&before, &after);
     }
@@ -154,6 +164,7 @@ struct Window {
     groups: cgroup::Watch,
     host: host::Watch,
     disks: disks::Watch,
+    states: States,
     /// Whether threads were sampled in the last step.
     samples_threads: bool,
     next_threads: Instant,
@@ -178,6 +189,7 @@ impl Window {
             groups,
             host,
             disks: disks::Watch::begin(),
+            states: States::default(),
             samples_threads: false,
             next_threads: now,
             next_sockets: now,
@@ -196,12 +208,25 @@ impl Window {
         if Instant::now() >= self.next_sockets {
             // CPU time: on a busy machine a sample takes longer, but costs no more.
             let start = own_cpu();
+            self.see_state();
             let owned = descriptors::owned_sockets(self.pid);
             let listed = own_cpu().saturating_sub(start) * sockets::SAMPLE_COST_FACTOR;
             self.next_sockets = Instant::now() + self.sockets.sample(&owned).max(listed);
         }
         let next = if sample_threads { self.next_threads.min(self.next_sockets) } else { self.next_sockets };
         next.saturating_duration_since(Instant::now())
+    }
+
+    fn see_state(&mut self) {
+        let Some(stat) = procfs::stat(self.pid) else { return };
+        self.states.seen += 1;
+        if matches!(stat.state, 'T' | 't') {
+            self.states.stopped += 1;
+            let status = procfs::read(procfs::path(self.pid, "status")).unwrap_or_default();
+            let tracer = procfs::status_field(&status, "TracerPid").and_then(|text| text.parse().ok());
+            let tracer = tracer.filter(|pid| *pid > 0).and_then(|pid: i32| Some((pid, procfs::stat(pid)?)));
+            self.states.tracer = tracer.map(|(pid, stat)| format!("{} {pid}", stat.name));
+        }
     }
 
     /// Reads the running counters as soon as the window is over.
@@ -249,6 +274,8 @@ impl Window {
             disks: self.disks.end(),
             forks: None,
             own_count: None,
+            answer: Answer::NotAsked,
+            states: self.states,
             commands: Vec::new(),
             slow_commands: Vec::new(),
             clients: Vec::new(),

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use super::is_inbound;
 use super::reply::{self, Value};
 use crate::recording::{
-    Descriptor, Forks, OwnClient, OwnCommand, OwnCount, Role, SlowCommand, is_of_redis_family,
+    Answer, Descriptor, Forks, OwnClient, OwnCommand, OwnCount, Role, SlowCommand, is_of_redis_family,
 };
 
 /// A server that runs a long command replies behind it. The capture does not wait longer than this before it
@@ -153,17 +153,20 @@ impl Server {
 
     /// Queries the counters since the server's start, before the window.
     pub(crate) fn info(&self) -> Option<InfoReply> {
-        self.info_within(TIMEOUT_BEFORE)
+        self.info_within(TIMEOUT_BEFORE).ok()
     }
 
-    /// The same at the end of the window.
-    pub(crate) fn info_after(&self) -> Option<InfoReply> {
-        self.info_within(TIMEOUT_AFTER)
+    /// The same at the end of the window, with what became of the question.
+    pub(crate) fn info_after(&self) -> (Option<InfoReply>, Answer) {
+        match self.info_within(TIMEOUT_AFTER) {
+            Ok(info) => (Some(info), Answer::Given),
+            Err(error) => (None, answer_of(&error)),
+        }
     }
 
-    fn info_within(&self, timeout: Duration) -> Option<InfoReply> {
-        let info = self.ask(self.sections, timeout).ok()?;
-        Some(InfoReply {
+    fn info_within(&self, timeout: Duration) -> Result<InfoReply> {
+        let info = self.ask(self.sections, timeout)?;
+        Ok(InfoReply {
             at: Instant::now(),
             commands: field(&info, "total_commands_processed"),
             forks: parse_forks(&info),
@@ -213,6 +216,18 @@ impl Server {
         }
         writer.write_all(&command(words))?;
         reply::read(&mut reader).with_context(|| words.join(" "))
+    }
+}
+
+fn answer_of(error: &anyhow::Error) -> Answer {
+    let is_late = error.chain().any(|cause| {
+        let kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        matches!(kind, Some(std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut))
+    });
+    match () {
+        () if format!("{error:#}").contains("max number of clients reached") => Answer::ClientsMax,
+        () if is_late => Answer::Silent,
+        () => Answer::Refused,
     }
 }
 

@@ -85,6 +85,11 @@ pub(crate) struct Recording {
     /// Clients that ran commands, by its CLIENT LIST at both ends, the busiest first.
     #[serde(default)]
     pub(crate) clients: Vec<OwnClient>,
+    /// Whether it replied to the doctor at the end.
+    #[serde(default)]
+    pub(crate) answer: Answer,
+    #[serde(default)]
+    pub(crate) states: States,
     /// Increments of machine-wide counters in the window, by name.
     pub(crate) counters: Vec<Counter>,
     pub(crate) health: Health,
@@ -476,6 +481,30 @@ pub(crate) struct OwnCount {
     pub(crate) commands: u64,
     /// Time of its workers in each stage of requests, ns, if it reports them.
     pub(crate) stages: Vec<(String, u64)>,
+}
+
+/// The reply of a server of the Redis family to the doctor's question at the end of the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    #[default]
+    NotAsked,
+    Given,
+    /// It accepted the connection and did not reply in time.
+    Silent,
+    /// It refused the connection, since it has as many clients as it admits.
+    ClientsMax,
+    /// An error of another kind, such as a missing password.
+    Refused,
+}
+
+/// Samples of the process's state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct States {
+    pub(crate) seen: u64,
+    /// Stopped by a signal or a debugger.
+    pub(crate) stopped: u64,
+    /// The debugger, as "name pid".
+    pub(crate) tracer: Option<String>,
 }
 
 /// A command's calls between the two replies of [`OwnCount`], and their time: the time that it took to run

@@ -11,6 +11,7 @@ mod commands;
 mod corpus;
 mod disks;
 mod extremes;
+mod halted;
 mod probes;
 mod refusals;
 mod same_loads;

@@ -10,6 +10,7 @@ mod disks;
 mod durability;
 pub(crate) mod fork;
 mod functions;
+mod halted;
 pub(crate) mod in_hand;
 pub(crate) mod locks;
 mod memory;
@@ -73,6 +74,7 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { id: "R20", evaluate: commands::long_ones, needs: Needs::Nothing },
     Rule { id: "R21", evaluate: commands::one_client, needs: Needs::Nothing },
     Rule { id: "R22", evaluate: in_hand::waiting, needs: Needs::Descriptors },
+    Rule { id: "R23", evaluate: halted::evaluate, needs: Needs::Nothing },
 ];
 
 /// "24%", and "0.4%" where a whole number would be too coarse.
