@@ -110,6 +110,7 @@ fn play() {
         "front-of-slow" => front("slow-upstream"),
         "front-of-fast" => front("fast-upstream"),
         "sleeper" => sleeper(),
+        "lock-sleeper" => lock_sleeper(),
         "name-asker" => name_asker(),
         other => panic!("no program {other}"),
     }
@@ -456,6 +457,35 @@ fn sleeper() {
     serve(|| std::thread::sleep(Duration::from_millis(50)));
 }
 
+/// Six threads that serve connections, with one lock that is taken over a sleep.
+fn lock_sleeper() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let totals = Arc::new(Mutex::new(0));
+    let port = listener.local_addr().expect("bound").port();
+    let thread = |_| {
+        let (listener, totals) = (listener.try_clone().expect("a second handle"), Arc::clone(&totals));
+        std::thread::spawn(move || {
+            let mut request = [0; 64];
+            for mut stream in listener.incoming().flatten() {
+                while stream.read(&mut request).is_ok_and(|len| len > 0) {
+                    update_totals(&totals);
+                    let _ = stream.write_all(b"+PONG\r\n");
+                }
+            }
+        })
+    };
+    let threads: Vec<JoinHandle<()>> = (0..6).map(thread).collect();
+    ready(port);
+    threads.into_iter().for_each(|thread| thread.join().expect("it runs for good"));
+}
+
+#[inline(never)]
+fn update_totals(totals: &Mutex<u64>) {
+    let mut totals = totals.lock().expect("no thread panics");
+    std::thread::sleep(Duration::from_millis(50));
+    *totals += 1;
+}
+
 /// A handler that asks a name server that does not answer, twice for each request.
 fn name_asker() {
     serve(|| {
@@ -569,6 +599,16 @@ pub(crate) fn busy_client(port: u16) -> Clients {
             if sent.is_err() || stream.read_exact(&mut answers).is_err() {
                 return;
             }
+        }
+    })
+}
+
+/// Six clients with a connection each, which wait for replies.
+pub(crate) fn patient_six(port: u16) -> Clients {
+    Clients::start(6, move |stop| {
+        let mut stream = connect(port);
+        while !stop.load(Ordering::Relaxed) {
+            ping(&mut stream, &[b"PING\r\n"]);
         }
     })
 }

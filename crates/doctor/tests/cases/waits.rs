@@ -48,3 +48,16 @@ fn a_silent_name_server_is_the_first_finding() {
         assert!(seen.titles()[0].contains("the name server 127.0.0.1:53"), "{seen}");
     });
 }
+
+#[test]
+#[ignore = "long"]
+fn a_lock_that_is_kept_over_a_sleep_is_the_first_finding() {
+    let _stage = stage();
+    let server = corpus::start("lock-sleeper", stage::ANYWHERE);
+    let _clients = corpus::patient_six(server.port());
+    let Some(seen) = diagnose_with("a lock over a sleep of 50 ms", server.pid(), &[]).in_kernel() else {
+        return;
+    };
+    assert!(["R6", "R22"].contains(&seen.rules()[0].as_str()), "{seen}");
+    assert!(seen.titles()[0].contains("update_totals"), "{seen}");
+}

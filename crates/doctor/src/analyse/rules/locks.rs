@@ -35,7 +35,8 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
     places.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
     let threads = view.recording.calls.iter().filter(|c| c.name == LOCK).map(|c| c.tid);
     let threads = threads.collect::<std::collections::BTreeSet<_>>().len();
-    let first = places.first();
+    // While the programs are detached, waits have no stack: a place that is known says more.
+    let first = places.iter().find(|((_, name), _)| name != UNKNOWN).or(places.first());
     let at = first.map_or_else(String::new, |((_, name), _)| format!(", most in {name}"));
     let title = format!(
         "Threads wait for a mutex: {} of this thread's time{at} ({threads} thread{} wait for locks)",
@@ -57,11 +58,13 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
     Outcome::Found(vec![finding.frames(names)])
 }
 
+const UNKNOWN: &str = "an unknown place";
+
 /// The function that took the lock: the first outside the libraries.
 pub(crate) fn taker(recording: &Recording, wait: &Wait) -> String {
     let mut frames = recording.frames_of(wait.stack).filter(|frame| !frame.is_kernel());
     let found = frames.find(|frame| !is_locking(frame));
-    found.map_or_else(|| "an unknown place".to_string(), |frame| frame.name.clone())
+    found.map_or_else(|| UNKNOWN.to_string(), |frame| frame.name.clone())
 }
 
 fn is_locking(frame: &Frame) -> bool {
