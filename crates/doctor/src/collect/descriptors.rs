@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::time::{Duration, Instant};
 
 use super::sockets::{Entry, parse_lines, read_table};
@@ -66,8 +67,8 @@ pub(crate) fn describe_all(pid: i32, name: &str) -> (Vec<Descriptor>, Vec<Local>
         .filter(|e| e.listens)
         .map(|e| e.local.port())
         .collect();
-    let ends = Ends::new(&table);
-    let holders = find_holders(pid, links.iter().filter_map(|(_, link)| ends.other(link)));
+    let ends = Ends::new(&table, fifos(pid, &links));
+    let holders = find_holders(pid, &ends, links.iter().filter_map(|(_, link)| ends.other(link)));
     let datagram = read_datagram(pid);
     let mut locals = Vec::new();
     let descriptors = links.iter().map(|(fd, link)| {
@@ -77,6 +78,9 @@ pub(crate) fn describe_all(pid: i32, name: &str) -> (Vec<Descriptor>, Vec<Local>
         }
         let mut descriptor =
             Descriptor { fd: *fd, role: role_of_link(link), what: link.clone(), peer: None, disk: None };
+        if ends.fifos.contains(link) {
+            descriptor.role = Role::Pipe;
+        }
         if let Some(entry) = inode_of(link).and_then(|inode| datagram.get(&inode)) {
             descriptor.role = Role::Datagram;
             descriptor.what = format!("UDP {}", entry.local);
@@ -130,32 +134,47 @@ fn connection(fd: i32, entry: &Entry, ports: &HashSet<u16>, peer: Option<String>
 enum End {
     Socket(u64),
     Pipe(u64),
+    /// A pipe with a name, by its index in [`Ends::fifos`].
+    Fifo(usize),
 }
 
-impl End {
-    fn parse(link: &str) -> Option<End> {
-        let pipe = || link.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok();
-        inode_of(link).map(End::Socket).or_else(|| pipe().map(End::Pipe))
-    }
+/// The paths among these links that are pipes with a name (FIFOs).
+fn fifos(pid: i32, links: &[(i32, String)]) -> Vec<String> {
+    let is_fifo = |fd: i32| {
+        let file = std::fs::metadata(procfs::path(pid, &format!("fd/{fd}")));
+        file.is_ok_and(|file| file.file_type().is_fifo())
+    };
+    let named = links.iter().filter(|(fd, link)| link.starts_with('/') && is_fifo(*fd));
+    named.map(|(_, link)| link.clone()).collect()
 }
 
-/// The other ends of connections on this machine, by the inodes of their sockets.
-struct Ends(HashMap<u64, u64>);
+/// The other ends of connections on this machine.
+struct Ends {
+    /// By the inodes of the target's sockets.
+    sockets: HashMap<u64, u64>,
+    fifos: Vec<String>,
+}
 
 impl Ends {
-    fn new(table: &[Entry]) -> Ends {
+    fn parse(&self, link: &str) -> Option<End> {
+        let pipe = || link.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok().map(End::Pipe);
+        let fifo = || self.fifos.iter().position(|fifo| fifo == link).map(End::Fifo);
+        inode_of(link).map(End::Socket).or_else(pipe).or_else(fifo)
+    }
+
+    fn new(table: &[Entry], fifos: Vec<String>) -> Ends {
         let connections = || table.iter().filter(|e| !e.listens && e.inode != 0);
         let by_address: HashMap<SocketAddr, u64> = connections().map(|e| (e.local, e.inode)).collect();
         let tcp = connections().filter_map(|e| Some((e.inode, *by_address.get(&e.remote)?)));
         let local = diag::read_unix().unwrap_or_default();
         let local = local.into_iter().filter_map(|entry| Some((entry.inode, entry.peer?)));
-        Ends(tcp.chain(local).collect())
+        Ends { sockets: tcp.chain(local).collect(), fifos }
     }
 
     fn other(&self, link: &str) -> Option<End> {
-        match End::parse(link)? {
-            End::Socket(inode) => self.0.get(&inode).copied().map(End::Socket),
-            pipe @ End::Pipe(_) => Some(pipe),
+        match self.parse(link)? {
+            End::Socket(inode) => self.sockets.get(&inode).copied().map(End::Socket),
+            pipe @ (End::Pipe(_) | End::Fifo(_)) => Some(pipe),
         }
     }
 }
@@ -180,7 +199,7 @@ impl Holder {
 
 /// Finds the processes that hold these ends. It must read the descriptors of every process, so the search
 /// stops when all ends are found, or at the end of its budget.
-fn find_holders(pid: i32, wanted: impl Iterator<Item = End>) -> HashMap<End, Holder> {
+fn find_holders(pid: i32, ends: &Ends, wanted: impl Iterator<Item = End>) -> HashMap<End, Holder> {
     let mut wanted: HashSet<End> = wanted.collect();
     let mut found = HashMap::new();
     let start = Instant::now();
@@ -189,9 +208,9 @@ fn find_holders(pid: i32, wanted: impl Iterator<Item = End>) -> HashMap<End, Hol
             break;
         }
         for fd in procfs::numbers_in(procfs::path(other, "fd")) {
-            let Some(end) = link(other, fd).and_then(|link| End::parse(&link)) else { continue };
+            let Some(end) = link(other, fd).and_then(|link| ends.parse(&link)) else { continue };
             // The target's own end of a pipe looks like the other end.
-            if (other == pid && matches!(end, End::Pipe(_))) || !wanted.remove(&end) {
+            if (other == pid && matches!(end, End::Pipe(_) | End::Fifo(_))) || !wanted.remove(&end) {
                 continue;
             }
             let name = procfs::stat(other).map_or_else(String::new, |stat| stat.name);

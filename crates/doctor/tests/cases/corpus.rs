@@ -110,6 +110,8 @@ fn play() {
         "front-of-slow" => front("slow-upstream"),
         "front-of-fast" => front("fast-upstream"),
         "sleeper" => sleeper(),
+        "fifo-writer" => fifo_writer(),
+        "fifo-reader" => fifo_reader(),
         "lock-sleeper" => lock_sleeper(),
         "name-asker" => name_asker(),
         other => panic!("no program {other}"),
@@ -455,6 +457,30 @@ fn serve(mut work: impl FnMut()) {
 /// A handler that sleeps.
 fn sleeper() {
     serve(|| std::thread::sleep(Duration::from_millis(50)));
+}
+
+/// Writes to a named pipe, by the name that the test gives, whose reader takes a line now and then.
+fn fifo_writer() {
+    let path = std::env::var(FILE_VARIABLE).expect("the test says which file");
+    let name = std::ffi::CString::new(path.clone()).expect("a path");
+    // SAFETY: the path is alive for the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let _reader = start("fifo-reader", ANYWHERE);
+    let mut pipe = std::fs::File::options().write(true).open(path).expect("the reader has it open");
+    ready(0);
+    loop {
+        pipe.write_all(&[b'x'; 1000]).expect("it is read");
+    }
+}
+
+fn fifo_reader() {
+    let path = std::env::var(FILE_VARIABLE).expect("the test says which file");
+    ready(0);
+    let mut pipe = std::fs::File::open(path).expect("it was made");
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        let _ = pipe.read(&mut [0; 1000]);
+    }
 }
 
 /// Six threads that serve connections, with one lock that is taken over a sleep.

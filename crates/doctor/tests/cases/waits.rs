@@ -61,3 +61,19 @@ fn a_lock_that_is_kept_over_a_sleep_is_the_first_finding() {
     assert!(["R6", "R22"].contains(&seen.rules()[0].as_str()), "{seen}");
     assert!(seen.titles()[0].contains("update_totals"), "{seen}");
 }
+
+#[test]
+#[ignore = "long"]
+fn a_named_pipe_with_a_slow_reader_is_the_first_finding_by_the_readers_name() {
+    let _stage = stage();
+    let folder = crate::Folder::new("fifo");
+    let variable = format!("{}={}", corpus::FILE_VARIABLE, folder.file("pipe"));
+    let own = std::env::current_exe().expect("this test has a path");
+    let server = corpus::start_by(&["env", &variable], &own, "fifo-writer");
+    for more in [&[][..], &["--proc-only"]] {
+        let seen = diagnose_with("a FIFO whose reader sleeps", server.pid(), more);
+        seen.expect_first("R11");
+        let reader = format!("({})", server.child());
+        assert!(seen.titles()[0].contains(&reader), "the reader is named: {seen}");
+    }
+}
