@@ -1,8 +1,8 @@
 //! Synthetic recordings for tests: a server of the Redis family, idle and busy, which tests modify.
 
 use crate::recording::{
-    Answer, Call, Descriptor, Frame, Health, Heat, Host, InHand, KERNEL, Listener, Neighbour, Recording,
-    Role, Sample, Socket, States, Target, Thread, Tier,
+    Answer, Call, Descriptor, Frame, Health, Heat, Host, InHand, KERNEL, Listener, Memory, Neighbour,
+    Recording, Role, Sample, Socket, States, Target, Thread, Tier,
 };
 
 pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
@@ -76,6 +76,7 @@ pub(crate) fn idle() -> Recording {
         own_count: None,
         answer: Answer::NotAsked,
         states: States::default(),
+        memory: Memory::default(),
         commands: Vec::new(),
         slow_commands: Vec::new(),
         clients: Vec::new(),

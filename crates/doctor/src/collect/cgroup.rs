@@ -27,7 +27,7 @@ struct Level {
 impl Watch {
     pub(crate) fn begin(pid: i32) -> Watch {
         let text = procfs::read(procfs::path(pid, "cgroup")).unwrap_or_default();
-        let folders = folders(&text, Path::new("/sys/fs/cgroup"));
+        let folders = folders(&text, Path::new("/sys/fs/cgroup"), "cpu");
         Watch { begin: folders.iter().filter_map(|folder| level(folder)).collect() }
     }
 
@@ -47,8 +47,22 @@ impl Watch {
     }
 }
 
-/// Returns the folders with CPU counters of the groups in `text` (/proc/PID/cgroup), and of their ancestors.
-fn folders(text: &str, root: &Path) -> Vec<PathBuf> {
+/// Returns the control group of a process with the lowest limit on memory, and that limit in bytes.
+pub(crate) fn memory_limit(pid: i32) -> Option<(String, u64)> {
+    let text = procfs::read(procfs::path(pid, "cgroup")).unwrap_or_default();
+    let folders = folders(&text, Path::new("/sys/fs/cgroup"), "memory");
+    let limits = folders.into_iter().filter_map(|folder| {
+        let limit = ["memory.max", "memory.limit_in_bytes"]
+            .iter()
+            .find_map(|file| procfs::read(folder.join(file))?.trim().parse::<u64>().ok())?;
+        // Without a limit, the first hierarchy has the largest number of pages.
+        (limit < 1 << 60).then(|| (folder.to_string_lossy().into_owned(), limit))
+    });
+    limits.min_by_key(|(_, limit)| *limit)
+}
+
+/// Returns the folders of the groups in `text` (/proc/PID/cgroup) for a controller, and of their ancestors.
+fn folders(text: &str, root: &Path, controller: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -56,7 +70,7 @@ fn folders(text: &str, root: &Path) -> Vec<PathBuf> {
         let mount = match controllers {
             "" if root.join("cgroup.controllers").exists() => root.to_path_buf(),
             "" => root.join("unified"),
-            _ if controllers.split(',').any(|name| name == "cpu") => root.join("cpu"),
+            _ if controllers.split(',').any(|name| name == controller) => root.join(controller),
             _ => continue,
         };
         let group = Path::new(group.trim_start_matches('/'));
@@ -112,8 +126,11 @@ mod tests {
 
     #[test]
     fn every_ancestor_is_read() {
-        let found = folders("3:cpu,cpuacct:/a/b\n2:memory:/m\n", Path::new("/none"));
+        let text = "3:cpu,cpuacct:/a/b\n2:memory:/m\n";
+        let found = folders(text, Path::new("/none"), "cpu");
         let expected = ["/none/cpu/a/b", "/none/cpu/a", "/none/cpu/"].map(PathBuf::from);
         assert_eq!(found, expected);
+        let found = folders(text, Path::new("/none"), "memory");
+        assert_eq!(found, ["/none/memory/m", "/none/memory/"].map(PathBuf::from));
     }
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Result, bail};
 
 use crate::recording::{
-    Answer, Call, Counter, Descriptor, Forks, Health, Heat, Host, Recording, Role, States, Thread,
+    Answer, Call, Counter, Descriptor, Forks, Health, Heat, Host, Memory, Recording, Role, States, Thread,
     Throttling, Tier,
 };
 use target::FoundProcess;
@@ -121,6 +121,7 @@ pub(crate) fn capture(
         recording.commands = after.commands_since(before);
     }
     (recording.slow_commands, recording.answer) = (slow_commands, answer);
+    recording.memory = memory(pid);
     if let Some((before, after)) = clients_before.zip(clients_after) {
         recording.clients = server_query::busiest(&before, &after);
     }
@@ -133,6 +134,19 @@ pub(crate) fn capture(
     // BPF sees every sleep as an event, whatever /proc shows.
     recording.health.sleeps_hidden &= recording.tier != Tier::T0;
     Ok(recording)
+}
+
+fn memory(pid: i32) -> Memory {
+    let status = procfs::read(procfs::path(pid, "status")).unwrap_or_default();
+    let bytes = |name| {
+        let kib = procfs::status_field(&status, name)?.split(' ').next()?.parse::<u64>().ok()?;
+        Some(kib << 10)
+    };
+    Memory {
+        resident_bytes: bytes("VmRSS").unwrap_or(0),
+        swapped_bytes: bytes("VmSwap").unwrap_or(0),
+        limit: cgroup::memory_limit(pid),
+    }
 }
 
 /// Adds descriptors that were opened during the window; for a reused number, the descriptor from the
@@ -276,6 +290,7 @@ impl Window {
             own_count: None,
             answer: Answer::NotAsked,
             states: self.states,
+            memory: Memory::default(),
             commands: Vec::new(),
             slow_commands: Vec::new(),
             clients: Vec::new(),

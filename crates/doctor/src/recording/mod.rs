@@ -90,6 +90,8 @@ pub(crate) struct Recording {
     pub(crate) answer: Answer,
     #[serde(default)]
     pub(crate) states: States,
+    #[serde(default)]
+    pub(crate) memory: Memory,
     /// Increments of machine-wide counters in the window, by name.
     pub(crate) counters: Vec<Counter>,
     pub(crate) health: Health,
@@ -495,6 +497,15 @@ pub(crate) enum Answer {
     ClientsMax,
     /// An error of another kind, such as a missing password.
     Refused,
+}
+
+/// The memory of the process at the end of the window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Memory {
+    pub(crate) resident_bytes: u64,
+    pub(crate) swapped_bytes: u64,
+    /// The control group with the lowest limit, and its limit in bytes.
+    pub(crate) limit: Option<(String, u64)>,
 }
 
 /// Samples of the process's state.

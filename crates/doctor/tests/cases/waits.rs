@@ -1,7 +1,9 @@
 //! Cases of servers that wait for something with their clients' requests in hand.
 
+use evenkeel_testkit::Server;
+
 use crate::corpus;
-use crate::stage::{self, Seen, diagnose_with, stage};
+use crate::stage::{self, Load, Seen, diagnose_with, stage};
 
 /// Diagnoses a program of the corpus, with all tiers and by /proc alone.
 fn both_ways(program: &str, check: impl Fn(&Seen)) {
@@ -76,4 +78,62 @@ fn a_named_pipe_with_a_slow_reader_is_the_first_finding_by_the_readers_name() {
         let reader = format!("({})", server.child());
         assert!(seen.titles()[0].contains(&reader), "the reader is named: {seen}");
     }
+}
+
+/// A file for swapping and a control group with a limit on memory, removed on drop.
+struct Swap(std::path::PathBuf, std::path::PathBuf);
+
+impl Swap {
+    /// `None` where neither can be made.
+    fn new(file: std::path::PathBuf) -> Option<Swap> {
+        let run = |words: &[&str]| {
+            let status = std::process::Command::new(words[0]).args(&words[1..]).output();
+            status.is_ok_and(|output| output.status.success()).then_some(())
+        };
+        let group =
+            std::path::PathBuf::from(format!("/sys/fs/cgroup/memory/doctor-swap-{}", std::process::id()));
+        std::fs::create_dir(&group).ok()?;
+        let swap = Swap(file, group);
+        let path = swap.0.to_str()?;
+        run(&["dd", "if=/dev/zero", &format!("of={path}"), "bs=1M", "count=300"])?;
+        run(&["chmod", "600", path])?;
+        run(&["mkswap", path])?;
+        run(&["swapon", path])?;
+        Some(swap)
+    }
+
+    fn limit(&self, pid: u32, bytes: u64) {
+        std::fs::write(self.1.join("cgroup.procs"), pid.to_string()).expect("the group takes it");
+        std::fs::write(self.1.join("memory.limit_in_bytes"), bytes.to_string()).expect("it can be swapped");
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("swapoff").arg(&self.0).output();
+        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_dir(&self.1);
+    }
+}
+
+#[test]
+#[ignore = "long"]
+fn memory_in_the_swap_is_the_first_finding_with_the_limit_of_the_group() {
+    const LIMIT: u64 = 120 << 20;
+    let _stage = stage();
+    let folder = crate::Folder::new("swap");
+    let Some(swap) = Swap::new(folder.file("swap").into()) else {
+        return println!("left out: no swap, or no control group");
+    };
+    let server = Server::start(&stage::redis(stage::ANYWHERE), &["--save", ""]);
+    swap.limit(server.pid(), LIMIT);
+    // Its data grow beyond the limit.
+    Load::run(server.port(), &["-t", "set", "-d", "1000", "-r", "150000", "-n", "400000", "-P", "16"]);
+    let load = Load::start_at(stage::ANYWHERE, server.port(), &["-t", "get", "-r", "150000", "-c", "10"]);
+    let seen = diagnose_with("redis-server, a control group of 120 MB and swap", server.pid(), &[]);
+    drop(load);
+    drop(server);
+    seen.expect_first("R15");
+    let title = seen.titles()[0];
+    assert!(title.contains("swapped out") && title.contains("may have 126 MB"), "{seen}");
 }

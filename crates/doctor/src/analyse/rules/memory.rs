@@ -46,6 +46,10 @@ const DELAYS: &[Delay] = &[
 /// Waits for the lock of the address space, if they are below a function that works on mappings.
 const LOCK_WAITS: &[&str] =
     &["rwsem_down_read_slowpath", "rwsem_down_write_slowpath", "down_read_killable", "down_write_killable"];
+/// Part of its memory in the swap, and page faults a second that read from it, from which the swap is the
+/// cause.
+const SWAPPED_MIN: f64 = 0.05;
+const MAJOR_MIN: f64 = 20.0;
 /// A growing server asks for more memory now and then.
 const CALLS_MANY: f64 = 100.0;
 
@@ -77,6 +81,10 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
     if mapping >= SHARE_MIN {
         findings.push(made_again(view, count, place));
     }
+    let part: f64 = findings.iter().filter_map(|finding| finding.share).sum();
+    if let Some(finding) = swapped(view, part, major) {
+        return Outcome::Found(vec![finding]); // the others are what it looks like from inside
+    }
     Outcome::found_or(findings, || {
         let mapping = if view.samples_kernel() {
             format!("; mapping memory and touching it first takes {}", percent(mapping))
@@ -85,6 +93,38 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
         };
         format!("{major} page faults needed a disk; they take {}{mapping}", percent(waits))
     })
+}
+
+/// Memory that was written to the swap and is needed again. `part`: the time that missing memory takes.
+fn swapped(view: &View<'_>, part: f64, major: u64) -> Option<Finding> {
+    let memory = &view.recording.memory;
+    let all = memory.resident_bytes + memory.swapped_bytes;
+    let share = memory.swapped_bytes as f64 / all.max(1) as f64;
+    if share < SWAPPED_MIN || part < SHARE_MIN || view.per_second(major) < MAJOR_MIN {
+        return None;
+    }
+    let mb = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
+    // A group that is nearly full is the cause; else the machine is.
+    let full = memory.limit.as_ref().filter(|(_, limit)| memory.resident_bytes >= limit / 4 * 3);
+    let cause = full.map_or_else(
+        || "the machine has too little memory".to_string(),
+        |(group, limit)| format!("its control group {group} may have {}", mb(*limit)),
+    );
+    let title = format!(
+        "{} of its {} are swapped out, and it needs them: {cause}; that takes {} of the thread's time",
+        mb(memory.swapped_bytes),
+        mb(all),
+        percent(part)
+    );
+    Some(
+        Finding::new("R15", part, view.confidence(0.95, false).max(0.9), title)
+            .about("swapped out")
+            .evidence(
+                format!("{:.0} page faults a second read from a disk", view.per_second(major)),
+                format!("grep -E 'VmRSS|VmSwap' /proc/{}/status; vmstat 1   # si, so", view.pid()),
+            )
+            .next("More memory, a lower limit of its own (maxmemory), or no swap for it."),
+    )
 }
 
 /// Samples in the kernel's work on memory, and the server's own function that causes most of it.
@@ -208,7 +248,7 @@ fn made_again(view: &View<'_>, samples: u64, place: Option<&str>) -> Finding {
 mod tests {
     use crate::analyse::diagnose;
     use crate::golden;
-    use crate::recording::{Call, KERNEL, Tier, Wait};
+    use crate::recording::{Call, KERNEL, Memory, Tier, Wait};
 
     const LINE: &[&str] = &["main", "log_line", "memset", "asm_exc_page_fault", "exc_page_fault"];
     const UNMAP: &[&str] = &["main", "log_line", "munmap", "entry_SYSCALL_64_after_hwframe", "__vm_munmap"];
@@ -237,6 +277,30 @@ mod tests {
         // Samples of user code alone do not show it.
         recording.tier = Tier::T2;
         assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R15"));
+    }
+
+    #[test]
+    fn a_server_in_the_swap_has_one_finding_with_the_limit_of_its_group() {
+        let mut recording = golden::busy();
+        golden::add_samples(&mut recording, LINE, 700);
+        recording.threads[0].faults_major = 5_000;
+        let limit = Some(("/sys/fs/cgroup/memory/app".to_string(), 120 << 20));
+        let (resident_bytes, swapped_bytes) = (110 << 20, 107 << 20);
+        recording.memory = Memory { resident_bytes, swapped_bytes, limit };
+        let findings = diagnose(&recording).findings;
+        let of_memory: Vec<&str> =
+            findings.iter().filter(|it| it.rule == "R15").map(|it| it.title.as_str()).collect();
+        assert_eq!(of_memory.len(), 1, "{of_memory:?}");
+        assert!(
+            of_memory[0].starts_with(
+                "112 MB of its 228 MB are swapped out, and it needs them: its control group \
+                                         /sys/fs/cgroup/memory/app may have 126 MB"
+            ),
+            "{of_memory:?}"
+        );
+        // What was swapped out and is not needed again is no cause.
+        recording.threads[0].faults_major = 3;
+        assert!(diagnose(&recording).findings.iter().all(|it| it.subject != "swapped out"));
     }
 
     #[test]
