@@ -5,13 +5,16 @@ use evenkeel_testkit::Server;
 use crate::corpus;
 use crate::stage::{self, Load, Seen, diagnose_with, stage};
 
+/// Connections are sampled some five times a second, less often on a busy machine.
+const SECONDS: &str = "5";
+
 /// Diagnoses a program of the corpus, with all tiers and by /proc alone.
 fn both_ways(program: &str, check: impl Fn(&Seen)) {
     let _stage = stage();
     let server = corpus::start(program, stage::ANYWHERE);
     let _clients = corpus::patient_pair(server.port());
     for more in [&[][..], &["--proc-only"]] {
-        check(&diagnose_with(program, server.pid(), more));
+        check(&stage::diagnose_for(program, server.pid(), SECONDS, more));
     }
 }
 

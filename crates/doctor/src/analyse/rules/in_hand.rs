@@ -11,7 +11,7 @@ use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Upstream, is_of_redis_family};
 
-const SAMPLES_MIN: u64 = 5;
+const SAMPLES_MIN: u64 = 4;
 /// Part of the samples with requests inside, from which clients wait for the server.
 const REQUESTS_MIN: f64 = 0.3;
 /// Part of these in which an upstream owes a reply, from which it is the cause.
