@@ -99,20 +99,15 @@ pub(crate) fn capture(
     inside.stop(passed);
     // A stopped process replies to nobody.
     let is_stopped = procfs::stat(pid).is_some_and(|stat| matches!(stat.state, 'T' | 't'));
-    let (info_after, answer) = match server.as_ref().filter(|_| !is_stopped) {
-        Some(server) => server.info_after(),
-        None => (None, Answer::NotAsked),
+    let replies = match server.as_ref().filter(|_| !is_stopped) {
+        Some(server) => server.at_the_end(window.taken),
+        None => server_query::AtTheEnd::default(),
     };
-    let info = server
-        .as_ref()
-        .and_then(|server| Some((server.commands_each(), info_before.as_ref()?, info_after.as_ref()?)));
-    // Each further question would wait as long in vain.
-    let server = server.as_ref().filter(|_| answer == Answer::Given);
-    let slow_commands = server.map(|server| server.slow_commands(window.taken)).unwrap_or_default();
-    let clients_after = server.map(server_query::Server::clients);
+    let questions = server.as_ref().map_or(0, server_query::Server::commands_each);
+    let info = info_before.as_ref().zip(replies.info.as_ref());
     merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name).0);
     let mut recording = window.end(passed, end);
-    if let Some((questions, before, after)) = info {
+    if let Some((before, after)) = info {
         recording.forks = before.forks.zip(after.forks).map(|(before, after)| Forks {
             count: after.count.saturating_sub(before.count),
             latest_ns: after.latest_ns,
@@ -120,10 +115,11 @@ pub(crate) fn capture(
         recording.own_count = after.since(before, questions);
         recording.commands = after.commands_since(before);
     }
-    (recording.slow_commands, recording.answer) = (slow_commands, answer);
+    (recording.slow_commands, recording.answer) = (replies.slow_commands, replies.answer);
     recording.memory = memory(pid);
-    if let Some((before, after)) = clients_before.zip(clients_after) {
-        recording.clients = server_query::busiest(&before, &after);
+    // Without the first list, the counts are those since each connection's begin.
+    if let Some(before) = clients_before.filter(|before| !before.is_empty()) {
+        recording.clients = server_query::busiest(&before, &replies.clients);
     }
     recording.target = target;
     disks::name(pid, &mut descriptors);

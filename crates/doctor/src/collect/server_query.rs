@@ -21,7 +21,7 @@ use crate::recording::{
 /// A server that runs a long command replies behind it. The capture does not wait longer than this before it
 /// begins; after its end there is time for a server that takes seconds for a command.
 const TIMEOUT_BEFORE: Duration = Duration::from_millis(500);
-const TIMEOUT_AFTER: Duration = Duration::from_secs(3);
+const TIMEOUT_AFTER: Duration = Duration::from_secs(5);
 /// Entries of the slow log that are read, and letters of a script's first line that are kept.
 const SLOW_MAX: &str = "128";
 const SCRIPT_LETTERS: usize = 60;
@@ -145,46 +145,31 @@ impl Server {
         }
     }
 
-    /// The same at the end of the window.
-    pub(crate) fn clients(&self) -> Clients {
-        let list = self.ask(&["CLIENT", "LIST"], TIMEOUT_AFTER);
-        list.map(|text| parse_clients(&text)).unwrap_or_default()
-    }
-
     /// Queries the counters since the server's start, before the window.
     pub(crate) fn info(&self) -> Option<InfoReply> {
-        self.info_within(TIMEOUT_BEFORE).ok()
+        Some(parse_info(&self.ask(self.sections, TIMEOUT_BEFORE).ok()?))
     }
 
-    /// The same at the end of the window, with what became of the question.
-    pub(crate) fn info_after(&self) -> (Option<InfoReply>, Answer) {
-        match self.info_within(TIMEOUT_AFTER) {
-            Ok(info) => (Some(info), Answer::Given),
-            Err(error) => (None, answer_of(&error)),
-        }
-    }
-
-    fn info_within(&self, timeout: Duration) -> Result<InfoReply> {
-        let info = self.ask(self.sections, timeout)?;
-        Ok(InfoReply {
-            at: Instant::now(),
-            commands: field(&info, "total_commands_processed"),
-            forks: parse_forks(&info),
-            stages: parse_stages(&info),
-            times: info.lines().filter_map(parse_time).collect(),
-        })
-    }
-
-    /// The slow commands that ended since `start`, the slowest first.
-    pub(crate) fn slow_commands(&self, start: SystemTime) -> Vec<SlowCommand> {
-        let Ok(entries) = self.ask_value(&["SLOWLOG", "GET", SLOW_MAX], TIMEOUT_AFTER) else {
-            return Vec::new();
+    /// Asks all questions at the end of the window, which began at `start`, at once: a server that runs long
+    /// commands is waited for once.
+    pub(crate) fn at_the_end(&self, start: SystemTime) -> AtTheEnd {
+        let questions = [self.sections, &["SLOWLOG", "GET", SLOW_MAX], &["CLIENT", "LIST"]];
+        let mut replies = match self.ask_all(&questions, TIMEOUT_AFTER) {
+            Ok(replies) => replies.into_iter(),
+            Err(error) => return AtTheEnd { answer: answer_of(&error), ..AtTheEnd::default() },
         };
+        let mut next = || replies.next().unwrap_or_else(|| Err(anyhow::anyhow!("no reply")));
+        let (info, slow, clients) = (next(), next(), next());
         let start_s = start.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let entries = entries.list().unwrap_or_default().iter();
+        let entries = slow.as_ref().ok().and_then(Value::list).unwrap_or_default().iter();
         let mut slow: Vec<SlowCommand> = entries.filter_map(|entry| parse_slow(entry, start_s)).collect();
         slow.sort_by_key(|entry| std::cmp::Reverse(entry.took_ns));
-        slow
+        AtTheEnd {
+            answer: info.as_ref().map_or_else(answer_of, |_| Answer::Given),
+            info: info.ok().as_ref().and_then(Value::text).map(parse_info),
+            slow_commands: slow,
+            clients: clients.ok().as_ref().and_then(Value::text).map(parse_clients).unwrap_or_default(),
+        }
     }
 
     /// Commands that a query counts for.
@@ -200,6 +185,11 @@ impl Server {
     }
 
     fn ask_value(&self, words: &[&str], timeout: Duration) -> Result<Value> {
+        self.ask_all(&[words], timeout)?.pop().context("no reply")?
+    }
+
+    /// Sends all questions over one connection. An error reply is the error of its question.
+    fn ask_all(&self, questions: &[&[&str]], timeout: Duration) -> Result<Vec<Result<Value>>> {
         let stream = TcpStream::connect_timeout(&self.address, timeout).context("no connection")?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
@@ -214,8 +204,36 @@ impl Server {
             };
             ensure!(said == "OK", "AUTH: {}", said.replace(password.as_str(), "(redacted)"));
         }
-        writer.write_all(&command(words))?;
-        reply::read(&mut reader).with_context(|| words.join(" "))
+        writer.write_all(&questions.iter().flat_map(|words| command(words)).collect::<Vec<u8>>())?;
+        let mut read = |words: &&[&str]| reply::read(&mut reader).with_context(|| words.join(" "));
+        let replies: Vec<Result<Value>> = questions.iter().map(&mut read).collect();
+        // Without the first, the server is late or refuses the connection.
+        match replies.first() {
+            Some(Err(error)) if answer_of(error) != Answer::Refused => {
+                Err(replies.into_iter().next().and_then(Result::err).expect("the first is an error"))
+            }
+            _ => Ok(replies),
+        }
+    }
+}
+
+/// The replies at the end of the window.
+#[derive(Debug, Default)]
+pub(crate) struct AtTheEnd {
+    pub(crate) answer: Answer,
+    pub(crate) info: Option<InfoReply>,
+    /// That ended in the window, the slowest first.
+    pub(crate) slow_commands: Vec<SlowCommand>,
+    pub(crate) clients: Clients,
+}
+
+fn parse_info(info: &str) -> InfoReply {
+    InfoReply {
+        at: Instant::now(),
+        commands: field(info, "total_commands_processed"),
+        forks: parse_forks(info),
+        stages: parse_stages(info),
+        times: info.lines().filter_map(parse_time).collect(),
     }
 }
 

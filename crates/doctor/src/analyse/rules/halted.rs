@@ -52,7 +52,7 @@ pub(crate) fn evaluate(view: &View<'_>) -> Outcome {
             )
             .about("paused")
             .evidence(
-                format!("no reply to INFO in three seconds; its thread waits {} of the time", percent(idle)),
+                format!("no reply to INFO in five seconds; its thread waits {} of the time", percent(idle)),
                 "redis-cli CLIENT UNPAUSE   # ends the pause".to_string(),
             )
             .next("A failover or an operator pauses clients: see who did. A pause ends by itself."),
