@@ -66,7 +66,7 @@ impl Watch {
         self.in_hand.requests += count;
         self.in_hand.longest_ms = self.in_hand.longest_ms.max(u64::from(longest));
         if count == 0 {
-            return; // what it waits for delays no client
+            return; // no client waits, so an upstream delays none
         }
         self.in_hand.seen_requests += 1;
         let mut waits: HashMap<SocketAddr, (u64, u32)> = HashMap::new();

@@ -83,7 +83,7 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
     }
     let part: f64 = findings.iter().filter_map(|finding| finding.share).sum();
     if let Some(finding) = swapped(view, part, major) {
-        return Outcome::Found(vec![finding]); // the others are what it looks like from inside
+        return Outcome::Found(vec![finding]); // page faults and reclaim are effects of the swap
     }
     Outcome::found_or(findings, || {
         let mapping = if view.samples_kernel() {
@@ -298,7 +298,7 @@ mod tests {
             ),
             "{of_memory:?}"
         );
-        // What was swapped out and is not needed again is no cause.
+        // Memory in the swap that no page fault reads back is no cause.
         recording.threads[0].faults_major = 3;
         assert!(diagnose(&recording).findings.iter().all(|it| it.subject != "swapped out"));
     }
