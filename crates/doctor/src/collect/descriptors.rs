@@ -13,14 +13,12 @@ use std::time::{Duration, Instant};
 
 use super::sockets::{Entry, parse_lines, read_table};
 use super::{diag, procfs};
-use crate::recording::{Descriptor, Role};
+use crate::recording::{Descriptor, Role, is_of_redis_family};
 
 /// Bound of the descriptors that are examined.
 pub(crate) const DESCRIPTORS_MAX: usize = 65_536;
 /// Time limit of the search for the processes at the other ends.
 const PEERS_BUDGET: Duration = Duration::from_millis(300);
-/// Servers whose replicas connect to the primary as a client does.
-const REPLICATING: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
 
 pub(crate) fn link(pid: i32, fd: i32) -> Option<String> {
     let link = std::fs::read_link(procfs::path(pid, &format!("fd/{fd}"))).ok()?;
@@ -116,8 +114,8 @@ fn connection(fd: i32, entry: &Entry, ports: &HashSet<u16>, peer: Option<String>
         };
     }
     let inbound = ports.contains(&entry.local.port());
-    let replicates = |name: &str| REPLICATING.iter().any(|known| name.starts_with(known));
-    let same_kind = replicates(name) && peer.as_deref().is_some_and(replicates);
+    // Their replicas connect to the primary as a client does.
+    let same_kind = is_of_redis_family(name) && peer.as_deref().is_some_and(is_of_redis_family);
     let role = match (inbound, same_kind) {
         (true, true) => Role::Replica,
         (true, false) => Role::Client,

@@ -140,7 +140,7 @@ pub(crate) struct Target {
     pub(crate) descriptors_limit: Option<u64>,
 }
 
-/// Whether a program of this name is known to answer INFO, CLIENT LIST and SLOWLOG.
+/// Whether a program of this name is a server that replies to INFO, CLIENT LIST and SLOWLOG, and replicates.
 pub(crate) fn is_of_redis_family(name: &str) -> bool {
     ["redis-server", "valkey-server", "keydb-server", "evenkeel"].iter().any(|known| name.starts_with(known))
 }
