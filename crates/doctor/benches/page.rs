@@ -105,13 +105,15 @@ fn make(folder: &Path, stacks: usize) -> PathBuf {
     add_stacks(&mut recording, stacks);
     let body = serde_json::to_vec(&recording).expect("it was JSON");
     let header = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    // The checksum covers the first line up to itself, and the JSON.
     let mut words: Vec<&str> = header.split(' ').collect();
-    let (length, sum) =
-        (body.len().to_string(), format!("{:016x}", checksum(CrcAlgorithm::Crc64Redis, &body)));
+    let length = body.len().to_string();
     let at = words.len() - 2;
     words[at] = &length;
-    words[at + 1] = &sum;
-    std::fs::write(&path, [words.join(" ").as_bytes(), b"\n", &body].concat()).expect("room for it");
+    let begin = words[..=at].join(" ") + " ";
+    let sum = checksum(CrcAlgorithm::Crc64Redis, &[begin.as_bytes(), &body].concat());
+    let line = format!("{begin}{sum:016x}\n");
+    std::fs::write(&path, [line.as_bytes(), &body].concat()).expect("room for it");
     path
 }
 

@@ -2,7 +2,7 @@
 
 use crate::recording::{
     Answer, Call, Descriptor, Frame, Health, Heat, Host, InHand, KERNEL, Listener, Memory, Neighbour,
-    Recording, Role, Sample, Socket, States, Target, Thread, Tier,
+    Recording, Role, Sample, Segments, Socket, States, Target, Thread, Tier, Upstream,
 };
 
 pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
@@ -14,6 +14,15 @@ pub(crate) const AOF: i32 = 10;
 
 fn descriptor(fd: i32, role: Role, what: &str) -> Descriptor {
     Descriptor { fd, role, what: what.to_string(), peer: None, disk: None }
+}
+
+/// A server of Python that sleeps while clients wait for it.
+pub(crate) fn with_requests(upstreams: Vec<Upstream>) -> Recording {
+    let mut recording = idle();
+    recording.target.name = "python3".to_string();
+    let (seen, seen_requests, requests, longest_ms) = (50, 48, 48, 190);
+    recording.in_hand = InHand { seen, seen_requests, requests, longest_ms, upstreams };
+    recording
 }
 
 /// A server whose only thread waits for events.
@@ -69,7 +78,10 @@ pub(crate) fn idle() -> Recording {
             ..Listener::default()
         }],
         sockets: Vec::new(),
+        segments: Segments::default(),
         in_hand: InHand::default(),
+        moments: Vec::new(),
+        runtime: None,
         throttling: None,
         disks: Vec::new(),
         forks: None,

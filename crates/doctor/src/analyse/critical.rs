@@ -65,6 +65,11 @@ pub(crate) fn is_idle(call: &Call, role: Option<Role>) -> bool {
     RECEIVING.contains(&call.name.as_str()) && waits_for_sender
 }
 
+/// As `is_idle`, for a call by name alone: it waits for events, or for the other end of a connection.
+pub(crate) fn is_wait_for_work(call: &str) -> bool {
+    IDLE_CALLS.contains(&call) || RECEIVING.contains(&call)
+}
+
 /// As `is_idle`, for a sleep that has a stack.
 pub(crate) fn is_idle_wait(wait: &Wait) -> bool {
     wait.call.as_deref().is_some_and(|name| IDLE_CALLS.contains(&name))

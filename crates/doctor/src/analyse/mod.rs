@@ -17,11 +17,12 @@ pub(crate) use compare::{Change, Comparison, Fate, Part, Unit, compare};
 #[cfg(feature = "bpf")]
 pub(crate) use critical::POLLS;
 pub(crate) use critical::RECEIVING;
-pub(crate) use critical::{Budget, IDLE_CALLS, budget, is_idle, is_idle_wait, roles};
+pub(crate) use critical::{Budget, IDLE_CALLS, budget, is_idle, is_idle_wait, is_wait_for_work, roles};
 pub(crate) use finding::Finding;
 pub(crate) use requests::{Requests, requests};
 pub(crate) use rules::fork::{COPIES, FORKS, TABLE_COPIES};
 pub(crate) use rules::locks::{LOCK, taker};
+pub(crate) use rules::runtimes::is_own_in_go;
 pub(crate) use view::View;
 
 use serde::Serialize;
@@ -36,6 +37,10 @@ const ELSEWHERE_FROM: f64 = 0.7;
 /// Busy share below which the server counts as idle.
 const IDLE_BELOW: f64 = 0.02;
 const RUN_QUEUE_LOW: f64 = 0.1;
+/// Share of the time on a CPU, from which a small cause may not be the answer where no samples tell what the
+/// thread computes; and the gain of a small cause.
+const COMPUTING_FROM: f64 = 0.7;
+const SMALL_CEILING: f64 = 1.1;
 /// CPU time of ended threads, in CPUs, up to which it may be neglected.
 const ENDED_MAX: f64 = 0.1;
 /// Shorter windows say little.
@@ -74,6 +79,12 @@ pub(crate) struct RuledOut {
     pub(crate) why: String,
     /// This tier does not show the cause, so it is not ruled out.
     pub(crate) unseen: bool,
+}
+
+/// The numbers of all rules.
+#[cfg(test)]
+pub(crate) fn rule_ids() -> impl Iterator<Item = &'static str> {
+    rules::ALL.iter().map(|rule| rule.id)
 }
 
 pub(crate) fn diagnose(recording: &Recording) -> Diagnosis {
@@ -170,8 +181,19 @@ fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
         );
         return (Verdict::Elsewhere, sentence);
     }
-    match findings.first().filter(|finding| finding.is_cause()) {
+    let is_hidden = !view.has_samples() && view.share(budget.cpu_ns) >= COMPUTING_FROM;
+    let is_enough =
+        |finding: &&Finding| finding.is_cause() && !(is_hidden && finding.ceiling < SMALL_CEILING);
+    match findings.first().filter(is_enough) {
         Some(first) => (Verdict::Found, first.title.clone()),
+        None if !view.has_samples() => {
+            let because = format!(
+                "{name} is busy {:.0}% of the time, and where it computes is not seen without CPU samples: \
+                 run the doctor as root, in a build with its eBPF part",
+                busy * 100.0
+            );
+            (Verdict::Inconclusive { because: because.clone() }, format!("Inconclusive, because {because}."))
+        }
         None => {
             let sentence = format!(
                 "{name} is busy {:.0}% of the time, and no single cause takes 5% of it: the work is spread.",
@@ -202,6 +224,15 @@ mod tests {
         recording.calls[0].blocked_ns = golden::WINDOW_NS / 5 * 4;
         let diagnosis = diagnose(&recording);
         assert_eq!(diagnosis.verdict, Verdict::Elsewhere, "{}", diagnosis.sentence);
+    }
+
+    #[test]
+    fn work_that_the_tier_does_not_see_is_not_called_spread() {
+        let mut recording = golden::busy();
+        recording.samples.clear();
+        let diagnosis = diagnose(&recording);
+        assert!(matches!(diagnosis.verdict, Verdict::Inconclusive { .. }), "{}", diagnosis.sentence);
+        assert!(diagnosis.sentence.contains("not seen without CPU samples"), "{}", diagnosis.sentence);
     }
 
     #[test]

@@ -56,15 +56,13 @@ pub(crate) fn describe_all(pid: i32, name: &str) -> (Vec<Descriptor>, Vec<Local>
     let numbers = procfs::numbers_in(procfs::path(pid, "fd"));
     let links: Vec<(i32, String)> =
         numbers.into_iter().take(DESCRIPTORS_MAX).filter_map(|fd| Some((fd, link(pid, fd)?))).collect();
-    let table = read_table(pid).entries;
+    let table = read_table(pid);
+    // Of any process: a process may have got its connections from another.
+    let ports = table.listening();
+    let table = table.entries;
     let by_inode: HashMap<u64, &Entry> = table.iter().map(|entry| (entry.inode, entry)).collect();
     let own = |link: &str| inode_of(link).and_then(|inode| by_inode.get(&inode).copied());
-    let ports: HashSet<u16> = links
-        .iter()
-        .filter_map(|(_, link)| own(link))
-        .filter(|e| e.listens)
-        .map(|e| e.local.port())
-        .collect();
+    let accepts = links.iter().filter_map(|(_, link)| own(link)).any(|entry| entry.listens);
     let ends = Ends::new(&table, fifos(pid, &links));
     let holders = find_holders(pid, &ends, links.iter().filter_map(|(_, link)| ends.other(link)));
     let datagram = read_datagram(pid);
@@ -76,6 +74,10 @@ pub(crate) fn describe_all(pid: i32, name: &str) -> (Vec<Descriptor>, Vec<Local>
         }
         let mut descriptor =
             Descriptor { fd: *fd, role: role_of_link(link), what: link.clone(), peer: None, disk: None };
+        if inode_of(link).is_some_and(|inode| !ends.unix.is_empty() && !ends.unix.contains(&inode)) {
+            // A short connection, which ended before the table was read.
+            descriptor.role = if accepts { Role::Client } else { Role::Other };
+        }
         if ends.fifos.contains(link) {
             descriptor.role = Role::Pipe;
         }
@@ -150,6 +152,8 @@ fn fifos(pid: i32, links: &[(i32, String)]) -> Vec<String> {
 struct Ends {
     /// By the inodes of the target's sockets.
     sockets: HashMap<u64, u64>,
+    /// Unix sockets of all processes; empty if unknown.
+    unix: HashSet<u64>,
     fifos: Vec<String>,
 }
 
@@ -165,8 +169,9 @@ impl Ends {
         let by_address: HashMap<SocketAddr, u64> = connections().map(|e| (e.local, e.inode)).collect();
         let tcp = connections().filter_map(|e| Some((e.inode, *by_address.get(&e.remote)?)));
         let local = diag::read_unix().unwrap_or_default();
+        let unix = local.iter().map(|entry| entry.inode).collect();
         let local = local.into_iter().filter_map(|entry| Some((entry.inode, entry.peer?)));
-        Ends { sockets: tcp.chain(local).collect(), fifos }
+        Ends { sockets: tcp.chain(local).collect(), unix, fifos }
     }
 
     fn other(&self, link: &str) -> Option<End> {

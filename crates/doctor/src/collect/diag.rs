@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::sockets::Entry;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const TCP_SYN_SENT: u8 = 2;
 const TCP_LISTEN: u8 = 10;
 /// Every state but TIME_WAIT (6) and NEW_SYN_RECV (12), which have no owner.
 const STATES: u32 = 0x0fff & !(1 << 6);
@@ -26,6 +27,7 @@ const INFO_TOTAL_RETRANS: usize = 100;
 const INFO_BYTES_ACKED: usize = 120;
 const INFO_DATA_SEGS_IN: usize = 152;
 const INFO_DATA_SEGS_OUT: usize = 156;
+const INFO_DSACK_DUPS: usize = 216;
 /// Sizes of `struct nlmsghdr`, `struct inet_diag_req_v2`, and `struct inet_diag_msg`.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
@@ -39,8 +41,10 @@ const ENTRIES_MAX: usize = 500_000;
 /// Sizes of `struct unix_diag_req` and `struct unix_diag_msg`.
 const UNIX_REQUEST: usize = 24;
 const UNIX_MESSAGE: usize = 16;
+const UNIX_SHOW_NAME: u32 = 1;
 const UNIX_SHOW_PEER: u32 = 1 << 2;
 const UNIX_SHOW_QUEUES: u32 = 1 << 4;
+const UNIX_ATTRIBUTE_NAME: u16 = 0;
 const UNIX_ATTRIBUTE_PEER: u16 = 2;
 const UNIX_ATTRIBUTE_QUEUES: u16 = 4;
 
@@ -61,9 +65,11 @@ pub(crate) fn read() -> io::Result<Vec<Entry>> {
 }
 
 /// A Unix socket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct UnixEntry {
     pub(crate) inode: u64,
+    /// The address to which it, or the listener that accepted it, was bound: a path, or `@` and a name.
+    pub(crate) name: Option<String>,
     /// Inode of the connected socket.
     pub(crate) peer: Option<u64>,
     /// Memory of sent data that the other end has not read yet.
@@ -77,7 +83,7 @@ pub(crate) fn read_unix() -> io::Result<Vec<UnixEntry>> {
     let mut request = [0_u8; UNIX_REQUEST];
     request[0] = libc::AF_UNIX as u8;
     request[4..8].copy_from_slice(&ALL.to_ne_bytes());
-    request[12..16].copy_from_slice(&(UNIX_SHOW_PEER | UNIX_SHOW_QUEUES).to_ne_bytes());
+    request[12..16].copy_from_slice(&(UNIX_SHOW_NAME | UNIX_SHOW_PEER | UNIX_SHOW_QUEUES).to_ne_bytes());
     ask(&socket, &request)?;
     let mut entries = Vec::new();
     receive(&socket, &mut entries, unix_entry)?;
@@ -162,6 +168,7 @@ fn entry(body: &[u8]) -> Option<Entry> {
         local: SocketAddr::new(address(family, &body[8..24]), source_port),
         remote: SocketAddr::new(address(family, &body[24..40]), peer_port),
         listens: state == TCP_LISTEN,
+        connecting: state == TCP_SYN_SENT,
         inode: u64::from(u32_at(body, 68)?),
         receive_queue,
         send_queue,
@@ -171,7 +178,10 @@ fn entry(body: &[u8]) -> Option<Entry> {
     for (kind, value) in attributes(&body[MESSAGE..]) {
         match kind {
             ATTRIBUTE_INFO => {
-                entry.retransmissions = u32_at(value, INFO_TOTAL_RETRANS).unwrap_or(0);
+                // Older kernels tell no duplicates.
+                let needless = u32_at(value, INFO_DSACK_DUPS).unwrap_or(0);
+                let again = u32_at(value, INFO_TOTAL_RETRANS).unwrap_or(0);
+                entry.retransmissions = again.saturating_sub(needless);
                 entry.acked = u64_at(value, INFO_BYTES_ACKED);
                 entry.sent_ms_ago = u32_at(value, INFO_LAST_DATA_SENT);
                 entry.received_ms_ago = u32_at(value, INFO_LAST_DATA_RECV);
@@ -194,6 +204,13 @@ fn unix_entry(body: &[u8]) -> Option<UnixEntry> {
     let mut entry = UnixEntry { inode, ..UnixEntry::default() };
     for (kind, value) in attributes(body.get(UNIX_MESSAGE..)?) {
         match kind {
+            UNIX_ATTRIBUTE_NAME => {
+                // A path ends with a zero byte; a name without a file begins with one.
+                let name = value.strip_suffix(&[0]).unwrap_or(value);
+                let name = String::from_utf8_lossy(name).replace('\0', "@");
+                entry.name =
+                    Some(name.replace(|c: char| c.is_control(), "?")).filter(|name| !name.is_empty());
+            }
             UNIX_ATTRIBUTE_PEER => entry.peer = u32_at(value, 0).map(u64::from),
             UNIX_ATTRIBUTE_QUEUES => {
                 entry.receive_queue = u32_at(value, 0).unwrap_or(0);

@@ -8,12 +8,13 @@
 //! clock shows the connection's beginning, and does not count. Beyond [`STALE_MS`] nobody waits for a
 //! reply: the protocol has none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::sockets::Entry;
-use super::target;
-use crate::recording::{InHand, Upstream};
+use super::{chain, target};
+use crate::recording::{InHand, MOMENTS_MAX, Moment, Step, Upstream};
 
 /// Shorter ones are work, or within the clock's precision.
 const LONG_MS: u32 = 10;
@@ -26,6 +27,56 @@ const UPSTREAMS_MAX: usize = 10;
 pub(super) struct Watch {
     in_hand: InHand,
     upstreams: HashMap<SocketAddr, Upstream>,
+    /// Servers behind Unix sockets, by address.
+    unix: HashMap<String, Upstream>,
+    course: Course,
+    /// The last sample found requests inside.
+    pub(super) has_requests: bool,
+}
+
+const _: () = assert!(MOMENTS_MAX.is_multiple_of(2)); // points are merged in pairs
+
+/// The course of a number over a window of unknown length, in at most [`MOMENTS_MAX`] points.
+#[derive(Debug)]
+struct Course {
+    points: Vec<Moment>,
+    /// Samples that a point stands for; twice as many each time that the points are too many.
+    each: u32,
+    /// Samples in the last point.
+    in_last: u32,
+}
+
+impl Default for Course {
+    fn default() -> Course {
+        Course { points: Vec::new(), each: 1, in_last: 0 }
+    }
+}
+
+impl Course {
+    fn add(&mut self, moment: Moment) {
+        if self.in_last == self.each && self.points.len() == MOMENTS_MAX {
+            self.points =
+                self.points.chunks(2).map(|pair| pair.iter().copied().fold(pair[0], most)).collect();
+            self.each *= 2;
+        }
+        match self.points.last_mut().filter(|_| self.in_last < self.each) {
+            Some(last) => *last = most(*last, moment),
+            None => {
+                self.points.push(moment);
+                self.in_last = 0;
+            }
+        }
+        self.in_last += 1;
+    }
+}
+
+/// The first of two moments, with the most of both.
+fn most(first: Moment, other: Moment) -> Moment {
+    Moment {
+        at_ms: first.at_ms,
+        inside: first.inside.max(other.inside),
+        upstream: first.upstream.max(other.upstream),
+    }
 }
 
 /// Milliseconds for which a connection has waited for this side to send, if it does.
@@ -34,8 +85,11 @@ fn request_ms(entry: &Entry) -> Option<u32> {
     open_ms((received, entry.segments_received), (sent, entry.segments_sent))
 }
 
-/// Milliseconds for which a connection has waited for the other side to send, if it does.
-fn reply_ms(entry: &Entry) -> Option<u32> {
+/// Milliseconds for which a connection has waited for the other side to send or to accept it, if it does.
+pub(super) fn reply_ms(entry: &Entry) -> Option<u32> {
+    if entry.connecting {
+        return Some(0); // the kernel does not tell for how long
+    }
     let (sent, received) = (entry.sent_ms_ago?, entry.received_ms_ago?);
     open_ms((sent, entry.segments_sent), (received, entry.segments_received))
 }
@@ -49,15 +103,20 @@ fn open_ms((asked, questions): (u32, u32), (answered, answers): (u32, u32)) -> O
 }
 
 impl Watch {
-    /// Takes a sample of the server's own sockets. `datagrams`: its datagram sockets.
+    /// Takes a sample of the server's own sockets. `at`: since the start of the window; `ports`: on which any
+    /// process listens, since a process may have got its connections from another; `datagrams`: its datagram
+    /// sockets. Returns the local and remote addresses of connections that wait for a reply while clients
+    /// wait.
     pub(super) fn sample<'a>(
         &mut self,
+        at: Duration,
+        ports: &HashSet<u16>,
         own: impl Iterator<Item = &'a Entry> + Clone,
         datagrams: impl Iterator<Item = Entry>,
-    ) {
-        let ports: Vec<u16> = own.clone().filter(|entry| entry.listens).map(|e| e.local.port()).collect();
+    ) -> Vec<(SocketAddr, SocketAddr)> {
         let is_inbound = |entry: &Entry| ports.contains(&entry.local.port());
         self.in_hand.seen += 1;
+        self.has_requests = false;
         let connections = own.filter(|entry| !entry.listens);
         let (inbound, outbound): (Vec<&Entry>, Vec<&Entry>) =
             connections.partition(|entry| is_inbound(entry));
@@ -65,10 +124,13 @@ impl Watch {
         let (count, longest) = requests.fold((0, 0), |(count, longest), ms| (count + 1, ms.max(longest)));
         self.in_hand.requests += count;
         self.in_hand.longest_ms = self.in_hand.longest_ms.max(u64::from(longest));
+        let mut moment = Moment { at_ms: at.as_millis() as u64, inside: count, upstream: 0 };
         if count == 0 {
-            return; // no client waits, so an upstream delays none
+            self.course.add(moment);
+            return Vec::new(); // no client waits, so an upstream delays none
         }
         self.in_hand.seen_requests += 1;
+        self.has_requests = true;
         let mut waits: HashMap<SocketAddr, (u64, u32)> = HashMap::new();
         let replies = outbound.iter().filter_map(|entry| Some((entry.remote, reply_ms(entry)?)));
         let names = datagrams.filter(|entry| entry.remote.port() == NAME_SERVER).map(|e| (e.remote, 0));
@@ -76,6 +138,8 @@ impl Watch {
             let wait = waits.entry(remote).or_default();
             *wait = (wait.0 + 1, wait.1.max(ms));
         }
+        moment.upstream = waits.values().map(|(requests, _)| requests).sum();
+        self.course.add(moment);
         for (remote, (requests, longest)) in waits {
             let upstream = self.upstreams.entry(remote).or_insert_with(|| Upstream {
                 address: remote.to_string(),
@@ -86,9 +150,27 @@ impl Watch {
             upstream.requests += requests;
             upstream.longest_ms = upstream.longest_ms.max(u64::from(longest));
         }
+        let open = outbound.iter().filter(|entry| reply_ms(entry).is_some());
+        open.map(|entry| (entry.local, entry.remote)).collect()
     }
 
-    pub(super) fn end(mut self) -> InHand {
+    /// Adds the servers behind Unix sockets with a connection while clients wait. Whether they owe a reply is
+    /// unknown: the kernel keeps no times for these sockets.
+    pub(super) fn sample_unix(&mut self, servers: Vec<(String, Option<Step>)>) {
+        for (address, step) in servers {
+            let new = || Upstream { address: address.clone(), is_unix: true, ..Upstream::default() };
+            let upstream = self.unix.entry(address.clone()).or_insert_with(new);
+            upstream.seen_waiting += 1;
+            upstream.requests += 1;
+            if let Some(step) = step {
+                upstream.process = Some(step.process.clone());
+                upstream.chain = vec![step];
+            }
+        }
+    }
+
+    /// `chains`: the processes that were seen behind the upstreams.
+    pub(super) fn end(mut self, chains: &chain::Watch) -> (InHand, Vec<Moment>) {
         let mut upstreams: Vec<(SocketAddr, Upstream)> = self.upstreams.drain().collect();
         upstreams.sort_by(|(a, one), (b, other)| other.seen_waiting.cmp(&one.seen_waiting).then(a.cmp(b)));
         upstreams.truncate(UPSTREAMS_MAX);
@@ -98,9 +180,14 @@ impl Watch {
             } else {
                 None
             };
+            upstream.chain = chains.of(*remote);
         }
         self.in_hand.upstreams = upstreams.into_iter().map(|(_, upstream)| upstream).collect();
-        self.in_hand
+        let mut unix: Vec<Upstream> = self.unix.drain().map(|(_, upstream)| upstream).collect();
+        unix.sort_by(|a, b| b.seen_waiting.cmp(&a.seen_waiting).then_with(|| a.address.cmp(&b.address)));
+        unix.truncate(UPSTREAMS_MAX);
+        self.in_hand.upstreams.extend(unix);
+        (self.in_hand, self.course.points)
     }
 }
 
@@ -143,10 +230,18 @@ mod tests {
         assert_eq!((request_ms(&again), reply_ms(&again)), (Some(50), None), "a reply, and the next request");
         assert_eq!(request_ms(&connection(80, 4005, 50, 50)), None, "a request, and its reply");
         let mut watch = Watch::default();
-        watch.sample(own.iter(), [connection(6000, 53, 0, 0)].into_iter());
+        let ports = HashSet::from([80]);
+        watch.sample(
+            Duration::from_millis(150),
+            &ports,
+            own.iter(),
+            [connection(6000, 53, 0, 0)].into_iter(),
+        );
         // Without a request inside, a waiting connection delays nobody.
-        watch.sample(own[4..].iter(), std::iter::empty());
-        let seen = watch.end();
+        watch.sample(Duration::from_millis(300), &ports, own[4..].iter(), std::iter::empty());
+        let (seen, moments) = watch.end(&chain::Watch::default());
+        let moments: Vec<_> = moments.iter().map(|m| (m.at_ms, m.inside, m.upstream)).collect();
+        assert_eq!(moments, [(150, 1, 2), (300, 0, 0)], "the name server is asked as well");
         assert_eq!((seen.seen, seen.seen_requests, seen.requests, seen.longest_ms), (2, 1, 1, 120));
         let upstreams: Vec<(&str, bool, u64, u64)> = seen
             .upstreams
@@ -154,5 +249,20 @@ mod tests {
             .map(|up| (up.address.as_str(), up.is_name_server, up.seen_waiting, up.longest_ms))
             .collect();
         assert_eq!(upstreams, [("127.0.0.1:53", true, 1, 0), ("127.0.0.1:8080", false, 1, 110)]);
+    }
+
+    #[test]
+    fn the_course_of_a_long_window_has_few_points_and_every_peak() {
+        let mut course = Course::default();
+        for sample in 0..1_000_u64 {
+            let inside = if sample == 777 { 50 } else { 1 };
+            course.add(Moment { at_ms: sample * 200, inside, upstream: sample % 2 });
+            assert!(course.points.len() <= MOMENTS_MAX);
+        }
+        assert_eq!((course.points.len(), course.each), (125, 8));
+        let peak = course.points.iter().find(|point| point.inside == 50).expect("no peak is lost");
+        assert!((peak.at_ms..peak.at_ms + 8 * 200).contains(&(777 * 200)), "{peak:?}");
+        assert!(course.points.iter().all(|point| point.upstream == 1));
+        assert!(course.points.is_sorted_by_key(|point| point.at_ms));
     }
 }

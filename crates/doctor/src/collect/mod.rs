@@ -6,6 +6,7 @@
 
 mod calls;
 mod cgroup;
+mod chain;
 mod descriptors;
 mod diag;
 mod disks;
@@ -18,6 +19,7 @@ mod perf;
 pub(crate) mod probes;
 mod procfs;
 mod reply;
+mod runtimes;
 mod server_query;
 mod sockets;
 pub(crate) mod target;
@@ -51,6 +53,9 @@ pub(crate) struct Options {
 /// Maximum step of the loop, so that Ctrl-C and the end of the target are noticed soon.
 const STEP_MAX: Duration = Duration::from_millis(100);
 
+/// Names of programs that a recording keeps.
+const CHILDREN_MAX: usize = 20;
+
 /// State of the progress line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
@@ -76,6 +81,7 @@ pub(crate) fn capture(
     // Before counting starts: a hanging server does not reply.
     let info_before = server.as_ref().and_then(server_query::Server::info);
     let mut inside = Inside::start(pid, options, &mut notes);
+    let tasks = runtimes::Watch::begin(pid);
     let mut window = Window::begin(pid, locals);
     let length = Duration::from_secs_f64(options.seconds);
     let end = Instant::now() + length;
@@ -96,6 +102,7 @@ pub(crate) fn capture(
     }
     let passed = window.start.elapsed();
     let end = window.close();
+    let runtime = tasks.and_then(runtimes::Watch::end);
     inside.stop(passed);
     // A stopped process replies to nobody.
     let is_stopped = procfs::stat(pid).is_some_and(|stat| matches!(stat.state, 'T' | 't'));
@@ -117,6 +124,7 @@ pub(crate) fn capture(
     }
     (recording.slow_commands, recording.answer) = (replies.slow_commands, replies.answer);
     recording.memory = memory(pid);
+    recording.runtime = runtime;
     // Without the first list, the counts are those since each connection's begin.
     if let Some(before) = clients_before.filter(|before| !before.is_empty()) {
         recording.clients = server_query::busiest(&before, &replies.clients);
@@ -175,6 +183,8 @@ struct Window {
     host: host::Watch,
     disks: disks::Watch,
     states: States,
+    /// Child processes at the begin of the window.
+    children_before: Vec<i32>,
     /// Whether threads were sampled in the last step.
     samples_threads: bool,
     next_threads: Instant,
@@ -200,6 +210,7 @@ impl Window {
             host,
             disks: disks::Watch::begin(),
             states: States::default(),
+            children_before: procfs::children(pid),
             samples_threads: false,
             next_threads: now,
             next_sockets: now,
@@ -230,6 +241,8 @@ impl Window {
     fn see_state(&mut self) {
         let Some(stat) = procfs::stat(self.pid) else { return };
         self.states.seen += 1;
+        self.see_children();
+        self.see_title(&stat.name);
         if matches!(stat.state, 'T' | 't') {
             self.states.stopped += 1;
             let status = procfs::read(procfs::path(self.pid, "status")).unwrap_or_default();
@@ -237,6 +250,47 @@ impl Window {
             let tracer = tracer.filter(|pid| *pid > 0).and_then(|pid: i32| Some((pid, procfs::stat(pid)?)));
             self.states.tracer = tracer.map(|(pid, stat)| format!("{} {pid}", stat.name));
         }
+    }
+
+    /// A session of PostgreSQL writes the running command's name into its title, and whether it waits for a
+    /// lock.
+    fn see_title(&mut self, name: &str) {
+        if name != "postgres" {
+            return;
+        }
+        let title = procfs::read(procfs::path(self.pid, "cmdline")).unwrap_or_default();
+        let title = title.trim_end_matches(['\0', ' ']);
+        let executes = title.starts_with("postgres: ")
+            && title.contains(['(', '[']) // the client's address: not one of the server's own processes
+            && !title.ends_with("idle")
+            && !title.contains("idle in transaction");
+        if executes {
+            let seen = self.states.title.as_ref().map_or(0, |(_, seen)| *seen) + 1;
+            self.states.title = Some((title.to_string(), seen));
+        }
+    }
+
+    /// Counts programs that were started in the window: the processes of a pool stay.
+    fn see_children(&mut self) {
+        let mut now = Vec::new();
+        for child in procfs::children(self.pid) {
+            if self.children_before.contains(&child) {
+                continue;
+            }
+            let Some(stat) = procfs::stat(child) else { continue };
+            now.push(stat.name);
+        }
+        now.sort_unstable();
+        now.dedup();
+        let known = &mut self.states.children;
+        for name in now {
+            match known.iter().position(|(other, _)| *other == name) {
+                Some(index) => known[index].1 += 1,
+                None if known.len() < CHILDREN_MAX => known.push((name, 1)),
+                None => {}
+            }
+        }
+        known.sort_by_key(|(_, seen)| std::cmp::Reverse(*seen));
     }
 
     /// Reads the running counters as soon as the window is over.
@@ -259,7 +313,7 @@ impl Window {
             self.sockets.note.clone(),
         ];
         let looks = self.threads.samples;
-        let (listeners, sockets, in_hand) = self.sockets.end();
+        let sockets::Ended { listeners, sockets, segments, in_hand, moments } = self.sockets.end();
         Recording {
             made_by: format!("evenkeel-doctor {}", env!("CARGO_PKG_VERSION")),
             taken_unix_s: self.taken.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
@@ -279,7 +333,10 @@ impl Window {
             descriptors: Vec::new(),
             listeners,
             sockets,
+            segments,
             in_hand,
+            moments,
+            runtime: None,
             throttling,
             disks: self.disks.end(),
             forks: None,
@@ -370,7 +427,7 @@ impl Inside {
 
     #[cfg(not(feature = "bpf"))]
     fn best(_: i32, _: &Options, notes: &mut Vec<String>) -> Inside {
-        notes.push("this evenkeel-doctor was built without eBPF; /proc was used instead".to_string());
+        notes.push(format!("{}; /proc was used instead", crate::recording::NO_BPF_BUILD));
         Inside::Nothing
     }
 

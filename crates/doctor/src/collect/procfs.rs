@@ -9,6 +9,9 @@ use std::path::PathBuf;
 /// Length of a tick of the times in `stat`: user space sees 100 Hz on every supported architecture.
 const TICK_NS: u64 = 10_000_000;
 
+/// Threads whose child processes are listed: a process with more has them for its clients.
+const CHILD_THREADS_MAX: usize = 64;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) name: String,
@@ -138,6 +141,13 @@ pub(crate) fn processes() -> Vec<i32> {
 
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     numbers_in(path(pid, "task"))
+}
+
+/// Child processes of all threads; none on kernels without CONFIG_PROC_CHILDREN.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let of_thread = |tid| read(task_path(pid, tid, "children")).unwrap_or_default();
+    let all: Vec<String> = threads(pid).into_iter().take(CHILD_THREADS_MAX).map(of_thread).collect();
+    all.iter().flat_map(|text| text.split_ascii_whitespace()).filter_map(|text| text.parse().ok()).collect()
 }
 
 #[cfg(test)]

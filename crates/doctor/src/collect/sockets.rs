@@ -5,13 +5,13 @@
 //! This needs no BPF: the kernel has the length of each queue and the drops of each listener. The cost of a
 //! sample grows with the number of sockets of the machine, so slow samples are taken less often.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::descriptors::Local;
-use super::{descriptors, diag, in_hand, own_cpu, procfs};
-use crate::recording::{InHand, Listener, Socket, UNSENT_MUCH};
+use super::{chain, descriptors, diag, in_hand, own_cpu, procfs};
+use crate::recording::{InHand, Listener, Moment, Segments, Socket, UNSENT_MUCH};
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(150);
 /// The interval varies by up to this, so that no request of the same length is always met at the same place.
@@ -34,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) send_queue: u32,
     pub(crate) backlog: Option<u32>,
     pub(crate) drops: Option<u32>,
+    /// Segments that this socket has sent again, less the segments that the other end reports as duplicates
+    /// (DSACK): a duplicate had arrived out of order, and this kernel took it for lost.
     pub(crate) retransmissions: u32,
     /// Bytes that the other end has acknowledged so far, if known.
     pub(crate) acked: Option<u64>,
@@ -45,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) segments_received: u32,
     /// The other end's window is closed, and the kernel probes it again and again.
     pub(crate) probing: bool,
+    /// The other end has not accepted the connection yet (SYN-SENT).
+    pub(crate) connecting: bool,
 }
 
 impl Default for Entry {
@@ -66,6 +70,7 @@ impl Default for Entry {
             segments_sent: 0,
             segments_received: 0,
             probing: false,
+            connecting: false,
         }
     }
 }
@@ -75,6 +80,13 @@ pub(crate) struct Table {
     pub(crate) entries: Vec<Entry>,
     /// Why limits and drops of listeners are unknown.
     pub(crate) note: Option<String>,
+}
+
+impl Table {
+    /// The ports on which any process of the network namespace listens.
+    pub(crate) fn listening(&self) -> HashSet<u16> {
+        self.entries.iter().filter(|entry| entry.listens).map(|entry| entry.local.port()).collect()
+    }
 }
 
 /// Reads the TCP sockets of the network namespace of `pid`.
@@ -102,6 +114,7 @@ pub(crate) fn parse_lines(text: &str) -> Vec<Entry> {
 }
 
 fn parse_line(line: &str) -> Option<Entry> {
+    const SYN_SENT: &str = "02";
     const LISTEN: &str = "0A";
     const PROBE_TIMER: &str = "04";
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -112,6 +125,7 @@ fn parse_line(line: &str) -> Option<Entry> {
         local: parse_address(fields.get(1)?)?,
         remote: parse_address(fields.get(2)?)?,
         listens: *fields.get(3)? == LISTEN,
+        connecting: *fields.get(3)? == SYN_SENT,
         inode: fields.get(9)?.parse().ok()?,
         receive_queue: u32::from_str_radix(receive, 16).ok()?,
         send_queue: u32::from_str_radix(send, 16).ok()?,
@@ -140,17 +154,31 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
 struct Followed {
     socket: Socket,
     retransmissions_before: u32,
+    segments_before: u32,
+    segments: u64,
     acked_before: Option<u64>,
+}
+
+/// The sockets of a window.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) sockets: Vec<Socket>,
+    pub(crate) segments: Segments,
+    pub(crate) in_hand: InHand,
+    pub(crate) moments: Vec<Moment>,
 }
 
 /// The samples of a window.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pid: i32,
+    start: Instant,
     listeners: HashMap<u64, (Listener, u32)>,
     connections: HashMap<u64, Followed>,
     locals: Vec<(Local, Socket)>,
     in_hand: in_hand::Watch,
+    chains: chain::Watch,
     samples: u64,
     pub(crate) note: Option<String>,
 }
@@ -168,15 +196,18 @@ impl Watch {
             (local, socket)
         };
         let locals = locals.into_iter().take(LOCALS_MAX).map(follow).collect();
-        let (listeners, connections, in_hand) = Default::default();
-        Watch { pid, listeners, connections, locals, in_hand, samples: 0, note: None }
+        let start = Instant::now();
+        let (listeners, connections, in_hand, chains) = Default::default();
+        Watch { pid, start, listeners, connections, locals, in_hand, chains, samples: 0, note: None }
     }
 
     /// Takes a sample; `owned` maps the inodes of the target's sockets to descriptors. Returns the time until
     /// the next.
     pub(crate) fn sample(&mut self, owned: &HashMap<u64, i32>) -> Duration {
         let start = own_cpu();
+        let at = self.start.elapsed();
         let table = read_table(self.pid);
+        let ports = table.listening();
         self.note = table.note;
         for entry in &table.entries {
             let Some(&fd) = owned.get(&entry.inode) else { continue };
@@ -184,7 +215,13 @@ impl Watch {
         }
         let own = table.entries.iter().filter(|entry| owned.contains_key(&entry.inode));
         let datagrams = descriptors::read_datagram(self.pid).into_values();
-        self.in_hand.sample(own, datagrams.filter(|entry| owned.contains_key(&entry.inode)));
+        let datagrams = datagrams.filter(|entry| owned.contains_key(&entry.inode));
+        let waits = self.in_hand.sample(at, &ports, own, datagrams);
+        self.chains.sample(&table.entries, &waits);
+        if self.in_hand.has_requests {
+            let unix = diag::read_unix().unwrap_or_default();
+            self.in_hand.sample_unix(self.chains.behind_unix(&unix, owned));
+        }
         self.see_locals();
         self.samples += 1;
         let varied = SAMPLE_INTERVAL + Duration::from_millis(self.samples * 37 % VARIATION_MS);
@@ -233,9 +270,12 @@ impl Watch {
                 ..Socket::default()
             },
             retransmissions_before: entry.retransmissions,
+            segments_before: entry.segments_sent,
+            segments: 0,
             acked_before: None,
         });
         let acked_before = std::mem::replace(&mut followed.acked_before, entry.acked);
+        followed.segments = u64::from(entry.segments_sent.saturating_sub(followed.segments_before));
         let socket = &mut followed.socket;
         socket.seen += 1;
         socket.unsent_max = socket.unsent_max.max(u64::from(entry.send_queue));
@@ -248,17 +288,33 @@ impl Watch {
             u64::from(entry.retransmissions.saturating_sub(followed.retransmissions_before));
     }
 
-    pub(crate) fn end(self) -> (Vec<Listener>, Vec<Socket>, InHand) {
+    pub(crate) fn end(self) -> Ended {
         let mut listeners: Vec<Listener> =
             self.listeners.into_values().map(|(listener, _)| listener).collect();
         listeners.sort_by(|a, b| a.address.cmp(&b.address));
+        let segments = segments(self.connections.values());
         let mut sockets: Vec<Socket> =
             self.connections.into_values().map(|followed| followed.socket).collect();
         sockets.extend(self.locals.into_iter().map(|(_, socket)| socket));
         sockets.sort_by_key(|s| (std::cmp::Reverse((s.seen_unsent, s.retransmissions, s.unsent_max)), s.fd));
         sockets.truncate(SOCKETS_KEPT);
-        (listeners, sockets, self.in_hand.end())
+        let (in_hand, moments) = self.in_hand.end(&self.chains);
+        Ended { listeners, sockets, segments, in_hand, moments }
     }
+}
+
+fn segments<'a>(connections: impl Iterator<Item = &'a Followed>) -> Segments {
+    let mut segments = Segments::default();
+    let mut by_host: HashMap<&str, u64> = HashMap::new();
+    for followed in connections {
+        segments.sent += followed.segments;
+        segments.again += followed.socket.retransmissions;
+        let host = followed.socket.remote.rsplit_once(':').map_or("", |(host, _)| host);
+        *by_host.entry(host).or_default() += followed.socket.retransmissions;
+    }
+    let worst = by_host.into_iter().max_by(|(a, one), (b, other)| one.cmp(other).then_with(|| b.cmp(a)));
+    segments.worst = worst.filter(|(_, again)| *again > 0).map(|(host, again)| (host.to_string(), again));
+    segments
 }
 
 #[cfg(test)]
@@ -294,6 +350,26 @@ mod tests {
     }
 
     #[test]
+    fn segments_that_are_sent_again_are_counted_by_host() {
+        let mut watch = Watch::begin(0, Vec::new());
+        let entry = |inode, remote: &str, segments_sent, retransmissions| Entry {
+            remote: remote.parse().expect("an address"),
+            inode,
+            segments_sent,
+            retransmissions,
+            ..Entry::default()
+        };
+        for (sent, again) in [(100, 5), (300, 25)] {
+            watch.see_connection(&entry(1, "10.0.0.9:4000", sent, again), 8);
+            watch.see_connection(&entry(2, "10.0.0.9:4001", sent, again), 9);
+            watch.see_connection(&entry(3, "10.0.0.7:4000", sent, 0), 10);
+        }
+        let segments = watch.end().segments;
+        let worst = Some(("10.0.0.9".to_string(), 40));
+        assert_eq!(segments, Segments { sent: 600, again: 40, worst });
+    }
+
+    #[test]
     fn drops_are_counted_from_the_first_sample() {
         let mut watch = Watch::begin(0, Vec::new());
         let mut entry =
@@ -302,7 +378,7 @@ mod tests {
         entry.drops = Some(14);
         entry.receive_queue = 6;
         watch.see_listener(&entry);
-        let (listeners, ..) = watch.end();
+        let listeners = watch.end().listeners;
         assert_eq!((listeners[0].drops, listeners[0].waiting_max, listeners[0].seen_waiting), (4, 6, 1));
     }
 }

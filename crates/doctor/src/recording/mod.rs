@@ -63,9 +63,18 @@ pub(crate) struct Recording {
     pub(crate) descriptors: Vec<Descriptor>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) sockets: Vec<Socket>,
+    /// Segments of all connections together.
+    #[serde(default)]
+    pub(crate) segments: Segments,
     /// Requests inside the server, and its own requests to others.
     #[serde(default)]
     pub(crate) in_hand: InHand,
+    /// The course of the same over the window; at most [`MOMENTS_MAX`].
+    #[serde(default)]
+    pub(crate) moments: Vec<Moment>,
+    /// The tasks of a language's runtime, if the process has a runtime that the doctor can read.
+    #[serde(default)]
+    pub(crate) runtime: Option<Runtime>,
     pub(crate) throttling: Option<Throttling>,
     /// Block devices with activity.
     #[serde(default)]
@@ -97,7 +106,15 @@ pub(crate) struct Recording {
     pub(crate) health: Health,
 }
 
+/// The begin of the note of a doctor that was built without eBPF.
+pub(crate) const NO_BPF_BUILD: &str = "this evenkeel-doctor was built without eBPF";
+
 impl Recording {
+    /// Whether the doctor that took it was built without eBPF.
+    pub(crate) fn is_of_build_without_bpf(&self) -> bool {
+        self.health.notes.iter().any(|note| note.starts_with(NO_BPF_BUILD))
+    }
+
     /// The frames of a stack, the innermost first.
     pub(crate) fn frames_of(&self, stack: u32) -> impl DoubleEndedIterator<Item = &Frame> {
         self.stacks[stack as usize].iter().map(|&index| &self.frames[index as usize])
@@ -379,6 +396,17 @@ pub(crate) struct Listener {
     pub(crate) drops: u64,
 }
 
+/// Segments of TCP that were sent in the window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Segments {
+    /// With data, on connections that were seen twice.
+    pub(crate) sent: u64,
+    /// Sent again, since the other end did not acknowledge them in time, and not known to have arrived twice.
+    pub(crate) again: u64,
+    /// The other end with the most of these, without its port, and its number.
+    pub(crate) worst: Option<(String, u64)>,
+}
+
 /// A connected socket with something in a queue, or with losses.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Socket {
@@ -421,6 +449,21 @@ pub(crate) struct InHand {
     pub(crate) upstreams: Vec<Upstream>,
 }
 
+/// Points of the time line of requests in hand: more than that many pixels would hold.
+pub(crate) const MOMENTS_MAX: usize = 200;
+
+/// Requests that had been open for 10 ms or longer at a moment. In a long window a moment stands for several
+/// samples, and has the most of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moment {
+    /// Since the start of the window.
+    pub(crate) at_ms: u64,
+    /// Clients' requests inside the server.
+    pub(crate) inside: u64,
+    /// Requests of the server to other servers, without a reply yet.
+    pub(crate) upstream: u64,
+}
+
 /// Another server of which this server asks something.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Upstream {
@@ -428,11 +471,82 @@ pub(crate) struct Upstream {
     /// The process that listens there, if it runs on this machine.
     pub(crate) process: Option<String>,
     pub(crate) is_name_server: bool,
+    /// Behind a Unix socket: its connections were counted, and whether it owed a reply is unknown.
+    #[serde(default)]
+    pub(crate) is_unix: bool,
     /// Samples with clients' requests inside in which it owed a reply.
     pub(crate) seen_waiting: u64,
     pub(crate) requests: u64,
     /// Unknown for name servers: 0.
     pub(crate) longest_ms: u64,
+    /// What the processes of this machine behind it did most often meanwhile: the first is its own, each
+    /// further one is waited for by the one before.
+    #[serde(default)]
+    pub(crate) chain: Vec<Step>,
+}
+
+/// A process in a chain of waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Step {
+    /// As "name pid".
+    pub(crate) process: String,
+    /// As a verb: "computes", "sleeps in clock_nanosleep", "waits for 127.0.0.1:5432".
+    pub(crate) does: String,
+}
+
+/// Tasks of a language's runtime (goroutines, threads of Java or Python), by samples of the state that the
+/// runtime itself keeps of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Runtime {
+    /// With its version: "Go 1.22.4".
+    pub(crate) name: String,
+    /// Samples that were taken.
+    pub(crate) seen: u64,
+    /// Tasks that are equal in every part, and how many of them all samples together had; most first.
+    pub(crate) tasks: Vec<(Task, u64)>,
+    /// Time of the window in which the runtime stopped all tasks, by reason: "garbage collection (Copy)", ns.
+    #[serde(default)]
+    pub(crate) pauses: Vec<(String, u64)>,
+    /// Why tasks could not be read, or not all of them.
+    pub(crate) notes: Vec<String>,
+}
+
+/// A task of a runtime at the moment of a sample.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) state: TaskState,
+    /// The lock that it waits for: its type or name, with its address where several are alike.
+    pub(crate) lock: Option<String>,
+    /// The locks that it holds, where the runtime knows.
+    pub(crate) holds: Vec<String>,
+    /// The innermost function of the program's own code, with its file and line where known.
+    pub(crate) place: Option<String>,
+    /// Functions, the innermost first; at most [`TASK_FRAMES_MAX`].
+    pub(crate) stack: Vec<String>,
+}
+
+pub(crate) const TASK_FRAMES_MAX: usize = 24;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TaskState {
+    /// On a CPU, as far as the runtime knows.
+    Running,
+    /// It could run, and waits for the runtime to let it: for one of Go's processors.
+    Ready,
+    /// Waits for a lock that another task holds: a mutex, a monitor, the interpreter lock.
+    Lock,
+    /// Waits for another task: a condition, a channel, a future, a queue that is not its pool's.
+    Signal,
+    /// Sleeps for a time.
+    Sleep,
+    /// Waits for the network.
+    Network,
+    /// In a system call or in native code, of which the runtime knows nothing.
+    Call,
+    /// Waits for work: a thread of a pool, a timer, the runtime's own tasks.
+    #[default]
+    Idle,
 }
 
 /// Bytes in a send queue from which a sample counts as unsent: more than a reply of usual size.
@@ -516,6 +630,14 @@ pub(crate) struct States {
     pub(crate) stopped: u64,
     /// The debugger, as "name pid".
     pub(crate) tracer: Option<String>,
+    /// Programs that it started in the window and that had not ended, by name, with the number of samples in
+    /// which one was seen; the most frequent first.
+    #[serde(default)]
+    pub(crate) children: Vec<(String, u64)>,
+    /// The title of a session of PostgreSQL while it executed a statement, without values, and the number of
+    /// samples that found it so.
+    #[serde(default)]
+    pub(crate) title: Option<(String, u64)>,
 }
 
 /// A command's calls between the two replies of [`OwnCount`], and their time: the time that it took to run

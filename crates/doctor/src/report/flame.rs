@@ -34,6 +34,10 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root.v == 0
+    }
+
     fn turned(self) -> Graph {
         Graph { of_before: true, ..self }
     }

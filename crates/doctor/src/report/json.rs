@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::analyse::Diagnosis;
-use crate::recording::{Health, Recording, Target, Tier};
+use crate::recording::{Health, Host, Recording, Target, Tier};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -14,6 +14,7 @@ struct Report<'a> {
     tier: Tier,
     window_seconds: f64,
     target: &'a Target,
+    host: &'a Host,
     #[serde(flatten)]
     diagnosis: &'a Diagnosis,
     health: &'a Health,
@@ -26,6 +27,7 @@ pub(crate) fn json(recording: &Recording, diagnosis: &Diagnosis) -> Result<Strin
         tier: recording.tier,
         window_seconds: recording.window_ns as f64 / 1e9,
         target: &recording.target,
+        host: &recording.host,
         diagnosis,
         health: &recording.health,
     };

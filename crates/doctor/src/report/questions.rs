@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::tables::{ROWS_MAX, ms, role_name, seconds, what};
+use super::table::{Table, UNKNOWN, decimal, known, number, text};
+use super::tables::{ROWS_MAX, measured_ms, ms, role_name, seconds, what};
 use crate::analyse::{self, FORKS, LOCK};
 use crate::recording::{Recording, Wait};
 
@@ -13,27 +14,37 @@ const PATH_MAX: usize = 5;
 /// Where threads were blocked, without waits for work: by call, descriptor and stack.
 pub(crate) fn off_cpu(recording: &Recording) -> String {
     let roles = analyse::roles(recording);
-    let mut out = format!(
-        "{:>8} {:<14} {:>5} {:<12} {:>8} {:>11} {:>11}  {}\n",
-        "tid", "call", "fd", "role", "waits", "blocked ms", "longest ms", "at"
+    let mut table = Table::new(
+        "",
+        &[
+            number("tid"),
+            text("call"),
+            number("fd"),
+            text("role"),
+            number("waits"),
+            number("blocked ms"),
+            number("longest ms"),
+            text("at"),
+        ],
     );
-    let mut rows: Vec<(u64, String)> = Vec::new();
+    let mut rows: Vec<(u64, Vec<String>)> = Vec::new();
     for call in &recording.calls {
         let role = call.fd.and_then(|fd| roles.get(&fd).copied());
         if call.blocked_ns == 0 || analyse::is_idle(call, role) {
             continue;
         }
         let descriptor = recording.descriptors.iter().find(|d| Some(d.fd) == call.fd);
-        let head = |waits: &str, blocked: u64, longest: u64, at: &str| {
-            format!(
-                "{:>8} {:<14} {:>5} {:<12} {waits:>8} {:>11.1} {:>11.3}  {at}",
-                call.tid,
-                call.name,
-                call.fd.map_or_else(|| "-".to_string(), |fd| fd.to_string()),
-                role.map_or("-", role_name),
-                ms(blocked),
-                ms(longest)
-            )
+        let row = |waits: Option<u64>, blocked: u64, longest: u64, at: String| {
+            vec![
+                call.tid.to_string(),
+                call.name.clone(),
+                known(call.fd),
+                known(role.map(role_name)),
+                known(waits),
+                decimal(Some(ms(blocked)), 1),
+                measured_ms(longest, 3),
+                at,
+            ]
         };
         let mut left = call.blocked_ns;
         let same =
@@ -41,25 +52,21 @@ pub(crate) fn off_cpu(recording: &Recording) -> String {
         for wait in recording.waits.iter().filter(same) {
             left = left.saturating_sub(wait.blocked_ns);
             let at = path(recording, wait.stack);
-            rows.push((
-                wait.blocked_ns,
-                head(&wait.count.to_string(), wait.blocked_ns, wait.longest_ns, &at),
-            ));
+            rows.push((wait.blocked_ns, row(Some(wait.count), wait.blocked_ns, wait.longest_ns, at)));
         }
         // Sleeps too short for a stack, or all sleeps if there are no stacks.
         if left > 0 {
             let at = descriptor.map_or_else(String::new, what);
-            rows.push((left, head("-", left, call.longest_ns, &at)));
+            rows.push((left, row(None, left, call.longest_ns, at)));
         }
     }
     rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    if rows.is_empty() {
-        out.push_str("(no thread was blocked; waits for work are not shown)\n");
-    }
-    rows.into_iter().take(ROWS_MAX).for_each(|(_, row)| {
-        let _ = writeln!(out, "{}", row.trim_end());
-    });
-    out
+    table.rows = rows.into_iter().map(|(_, row)| row).collect();
+    let note = match table.rows.is_empty() {
+        true => "(no thread was blocked; waits for work are not shown)\n",
+        false => "",
+    };
+    table.first(ROWS_MAX).lines() + note
 }
 
 /// Functions from the innermost on, without the kernel's, unless there are only kernel functions.
@@ -91,21 +98,28 @@ pub(crate) fn locks(recording: &Recording) -> String {
     let blocked: u64 = recording.calls.iter().filter(|c| c.name == LOCK).map(|c| c.blocked_ns).sum();
     let mut places: Vec<_> = places.into_iter().collect();
     places.sort_by_key(|(_, place)| std::cmp::Reverse(place.blocked_ns));
-    let mut out = format!(
-        "{:>14} {:>9} {:>11} {:>11} {:>8}  {}\n",
-        "mutex", "waits", "blocked ms", "longest ms", "threads", "taken in"
+    let mut table = Table::new(
+        "",
+        &[
+            number("mutex"),
+            number("waits"),
+            number("blocked ms"),
+            number("longest ms"),
+            number("threads"),
+            text("taken in"),
+        ],
     );
-    for ((address, taker), place) in places.iter().take(ROWS_MAX) {
-        let _ = writeln!(
-            out,
-            "{:>14} {:>9} {:>11.1} {:>11.3} {:>8}  {taker}",
+    table.rows.extend(places.iter().take(ROWS_MAX).map(|((address, taker), place)| {
+        vec![
             format!("{address:#x}"),
-            place.waits,
-            ms(place.blocked_ns),
-            ms(place.longest_ns),
-            place.threads.len()
-        );
-    }
+            place.waits.to_string(),
+            decimal(Some(ms(place.blocked_ns)), 1),
+            measured_ms(place.longest_ns, 3),
+            place.threads.len().to_string(),
+            taker.clone(),
+        ]
+    }));
+    let mut out = table.lines();
     let _ = writeln!(out, "All threads together waited {:.1} ms for mutexes.", ms(blocked));
     if places.is_empty() && blocked > 0 {
         out.push_str("(mutexes and places need BPF programs)\n");
@@ -118,30 +132,26 @@ pub(crate) fn run_queue(recording: &Recording) -> String {
     let share = |ns: u64| ns as f64 / recording.window_ns.max(1) as f64 * 100.0;
     let mut threads: Vec<_> = recording.threads.iter().collect();
     threads.sort_by_key(|thread| std::cmp::Reverse((thread.run_queue_ns, thread.cpu_ns)));
-    let mut out =
-        format!("{:>8} {:<16} {:>7} {:>7} {:>10}\n", "tid", "thread", "queue%", "cpu%", "preempt/s");
-    for thread in threads.iter().take(ROWS_MAX) {
-        let _ = writeln!(
-            out,
-            "{:>8} {:<16} {:>7.1} {:>7.1} {:>10.0}",
-            thread.tid,
-            thread.name,
-            share(thread.run_queue_ns),
-            share(thread.cpu_ns),
-            thread.switches_involuntary as f64 / seconds(recording)
-        );
-    }
+    let head =
+        [number("tid"), text("thread or process"), number("queue%"), number("cpu%"), number("preempt/s")];
+    let mut table = Table::new("", &head);
+    table.rows.extend(threads.iter().take(ROWS_MAX).map(|thread| {
+        vec![
+            thread.tid.to_string(),
+            thread.name.clone(),
+            decimal(Some(share(thread.run_queue_ns)), 1),
+            decimal(Some(share(thread.cpu_ns)), 1),
+            decimal(Some(thread.switches_involuntary as f64 / seconds(recording)), 0),
+        ]
+    }));
+    table.rows.extend(recording.host.neighbours.iter().map(|neighbour| {
+        let unknown = || UNKNOWN.to_string();
+        let cpu = decimal(Some(share(neighbour.cpu_ns)), 1);
+        vec![neighbour.pid.to_string(), neighbour.name.clone(), unknown(), cpu, unknown()]
+    }));
+    let mut out = table.lines();
     let (target, host) = (&recording.target, &recording.host);
     let _ = writeln!(out, "\nIt may run on CPUs {} ({} of them).", target.cpus_allowed, host.cpus);
-    for neighbour in &host.neighbours {
-        let _ = writeln!(
-            out,
-            "{:>8} {:<16} {:>15.1} cpu%",
-            neighbour.pid,
-            neighbour.name,
-            share(neighbour.cpu_ns)
-        );
-    }
     if let Some(limit) = &recording.throttling {
         let _ = writeln!(
             out,
@@ -164,20 +174,19 @@ pub(crate) fn run_queue(recording: &Recording) -> String {
 
 /// How long forks stopped their thread, and the cost of the pages shared with a child.
 pub(crate) fn forks(recording: &Recording) -> String {
-    let mut out =
-        format!("{:>8} {:<10} {:>7} {:>10} {:>11}\n", "tid", "call", "count", "all ms", "longest ms");
-    let is_fork = |name: &str| FORKS.contains(&name);
-    for call in recording.calls.iter().filter(|call| is_fork(&call.name)) {
-        let count = call.count.map_or_else(|| "-".to_string(), |count| count.to_string());
-        let _ = writeln!(
-            out,
-            "{:>8} {:<10} {count:>7} {:>10.2} {:>11.3}",
-            call.tid,
-            call.name,
-            ms(call.wall_ns()),
-            ms(call.longest_ns)
-        );
-    }
+    let head = [number("tid"), text("call"), number("count"), number("all ms"), number("longest ms")];
+    let mut table = Table::new("", &head);
+    let forks = recording.calls.iter().filter(|call| FORKS.contains(&call.name.as_str()));
+    table.rows.extend(forks.map(|call| {
+        vec![
+            call.tid.to_string(),
+            call.name.clone(),
+            known(call.count),
+            decimal(Some(ms(call.wall_ns())), 2),
+            measured_ms(call.longest_ns, 3),
+        ]
+    }));
+    let mut out = table.lines();
     let all: u64 = recording.samples.iter().map(|sample| sample.count).sum();
     for (what, names) in [("copying page tables", analyse::TABLE_COPIES), ("copying pages", analyse::COPIES)]
     {
@@ -263,7 +272,11 @@ mod tests {
         recording.host.neighbours =
             vec![Neighbour { pid: 9, name: "hog".to_string(), cpu_ns: golden::WINDOW_NS / 2 }];
         let text = run_queue(&recording);
-        assert!(text.contains(" 25.0 ") && text.contains("hog") && text.contains("50.0 cpu%"), "{text}");
+        assert!(
+            text.contains(" 25.0 ")
+                && text.lines().any(|line| line.contains("hog") && line.contains(" 50.0 ")),
+            "{text}"
+        );
         recording.calls.push(Call {
             count: Some(1),
             cpu_ns: 20_000_000,

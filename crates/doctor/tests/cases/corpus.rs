@@ -103,7 +103,8 @@ fn play() {
         "ping-pong" => ping_pong(),
         "reader" => reader(),
         "cron" => cron(),
-        "origin" => origin(),
+        "origin" => origin(Duration::ZERO),
+        "slow-origin" => origin(Duration::from_millis(200)),
         "map-log" => map_log(),
         "slow-upstream" => upstream(Duration::from_millis(200)),
         "fast-upstream" => upstream(Duration::ZERO),
@@ -147,14 +148,15 @@ fn write_to_nobody(file: &mut std::fs::File) {
 pub(crate) const MANY_THREADS: usize = 10_000;
 pub(crate) const MANY_DESCRIPTORS: usize = 50_000;
 
-/// As many idle threads and descriptors as the machine allows.
+/// As many idle threads as the machine allows, and nearly as many descriptors: some stay free.
 fn many() {
     let want = MANY_DESCRIPTORS as u64 + 100;
     let limit = libc::rlimit { rlim_cur: want, rlim_max: want };
     // SAFETY: the limit is alive for the call.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     let null = std::fs::File::open("/dev/null").expect("it is there");
-    let files: Vec<_> = (0..MANY_DESCRIPTORS).map_while(|_| null.try_clone().ok()).collect();
+    let mut files: Vec<_> = (0..MANY_DESCRIPTORS).map_while(|_| null.try_clone().ok()).collect();
+    files.truncate(files.len() * 9 / 10);
     // Starting takes locks, so the threads contend until all have started.
     static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
     let sleep = || {
@@ -394,8 +396,8 @@ fn log_line(log: &mut std::fs::File) {
     }
 }
 
-/// The origin behind a proxy: the same reply to every request.
-fn origin() {
+/// The origin behind a proxy: the same reply to every request, after a while.
+fn origin(length: Duration) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     ready(listener.local_addr().expect("bound").port());
     for stream in listener.incoming().flatten() {
@@ -404,6 +406,7 @@ fn origin() {
             let mut requests = BufReader::new(&stream).lines().map_while(Result::ok);
             // A request ends with an empty line.
             while requests.by_ref().any(|line| line.is_empty()) {
+                std::thread::sleep(length);
                 let sent = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
                 if sent.is_err() {
                     return;
@@ -538,7 +541,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    fn start(count: usize, act: impl Fn(&AtomicBool) + Send + Clone + 'static) -> Clients {
+    pub(crate) fn start(count: usize, act: impl Fn(&AtomicBool) + Send + Clone + 'static) -> Clients {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = |_| {
             let (stop, act) = (Arc::clone(&stop), act.clone());

@@ -13,9 +13,9 @@ const PROGRAM: &str = "/usr/sbin/squid";
 const END_WAIT: Duration = Duration::from_secs(10);
 
 /// A proxy on a port of 127.0.0.1, which writes only into its own folder. Stopped on drop.
-struct Squid {
+pub(crate) struct Squid {
     child: Child,
-    port: u16,
+    pub(crate) port: u16,
     /// Prefix of its memory files in /dev/shm.
     name: String,
     folder: Folder,
@@ -23,7 +23,7 @@ struct Squid {
 
 impl Squid {
     /// `None`, with a message, if squid is not installed.
-    fn start() -> Option<Squid> {
+    pub(crate) fn start() -> Option<Squid> {
         if !Path::new(PROGRAM).exists() {
             println!("left out: scripts/setup doctor installs squid");
             return None;
@@ -60,7 +60,7 @@ impl Squid {
         Some(squid)
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -98,12 +98,12 @@ impl Drop for Squid {
 
 /// Keeps a process stopped until drop, for at most `STOPPED_S_MAX`: another process continues it, however
 /// this process ends.
-struct Stopped(Child);
+pub(crate) struct Stopped(Child);
 
 const STOPPED_S_MAX: &str = "30";
 
 impl Stopped {
-    fn new(pid: i32) -> Stopped {
+    pub(crate) fn new(pid: i32) -> Stopped {
         let go_on = "read -t $0; kill -CONT $1";
         let child = Command::new("bash")
             .args(["-c", go_on, STOPPED_S_MAX, &pid.to_string()])

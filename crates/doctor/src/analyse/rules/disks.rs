@@ -4,23 +4,29 @@
 
 use std::collections::BTreeMap;
 
+use super::network::waits_for_a_file;
 use super::{SHARE_MIN, millis, percent};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Call, Disk, Requests};
 
-const READS: &[&str] =
+pub(super) const READS: &[&str] =
     &["read", "readv", "pread64", "preadv", "preadv2", "sendfile", "splice", "getdents64", "readahead"];
 
 pub(crate) fn reading(view: &View<'_>) -> Outcome {
     let mut files: BTreeMap<(&str, &str), Vec<&Call>> = BTreeMap::new();
     let mut all = 0;
     for call in view.calls().filter(|call| READS.contains(&call.name.as_str())) {
-        if !view.role(call.fd).is_some_and(|role| role.is_stored()) {
+        let role = view.role(call.fd);
+        let file = if role.is_some_and(|role| role.is_stored()) {
+            view.what(call.fd).unwrap_or("a file")
+        } else if matches!(call.name.as_str(), "sendfile" | "splice") && waits_for_a_file(view, &call.name) {
+            "a file that it sends" // the descriptor is that of the receiver
+        } else {
             continue;
-        }
+        };
         all += call.blocked_ns;
-        files.entry((view.what(call.fd).unwrap_or("a file"), call.name.as_str())).or_default().push(call);
+        files.entry((file, call.name.as_str())).or_default().push(call);
     }
     let findings = files
         .iter()

@@ -22,6 +22,9 @@ const FROZEN: &str = "percpu_rwsem_wait";
 pub(crate) fn on_the_loop(view: &View<'_>) -> Outcome {
     let mut groups: BTreeMap<(&str, Role), Vec<&Call>> = BTreeMap::new();
     for call in view.calls() {
+        if waits_without_a_disk(view, call) {
+            continue;
+        }
         let Some(role) = stored(view, call) else { continue };
         groups.entry((call.name.as_str(), role)).or_default().push(call);
     }
@@ -37,6 +40,18 @@ pub(crate) fn on_the_loop(view: &View<'_>) -> Outcome {
         .map(|((name, role), calls)| finding(view, name, *role, calls, waited(calls)))
         .collect();
     Outcome::found_or(findings, || format!("files take {} of its time", percent(view.share(blocked))))
+}
+
+/// Whether a call on a name waits for something else than a local disk, as none worked long enough: opening a
+/// pipe with a name waits for the process at its other end.
+pub(super) fn waits_without_a_disk(view: &View<'_>, call: &Call) -> bool {
+    let busy: u64 = view.recording.disks.iter().map(|disk| disk.busy_ns).sum();
+    OTHERS.contains(&call.name.as_str()) && busy < call.blocked_ns / 4
+}
+
+/// Whether this rule examines a call.
+pub(super) fn is_known(view: &View<'_>, call: &Call) -> bool {
+    stored(view, call).is_some()
 }
 
 /// The role of the file that a call waits for.

@@ -4,6 +4,7 @@
 //! "Own" excludes the kernel's functions and chores. A function on the path to a hotter function is not
 //! named: the deepest function with `SHARE_MIN` is where a change can help.
 
+use super::activities::Named;
 use super::memory::is_mapping;
 use super::{SHARE_MIN, percent};
 use super::{calls, sends};
@@ -15,7 +16,7 @@ use crate::recording::{Frame, Sample};
 /// Two suffice: the third rarely has half of the first.
 const HOT_MAX: usize = 2;
 /// A hot function is a place to look at, not yet a cause: more specific findings should rank before it.
-const HOT_CONFIDENCE: f64 = 0.6;
+pub(super) const HOT_CONFIDENCE: f64 = 0.6;
 /// A function with this part of the samples below it, and less than `SHARE_MIN` in itself, is the main loop.
 const LOOP_SHARE: f64 = 0.7;
 /// A chore of this part explains the whole function.
@@ -79,6 +80,8 @@ fn starts_variant(name: &str, known: &str) -> bool {
 /// Code that is not the server's own: R1 attributes its time to the caller.
 pub(super) fn is_foreign(frame: &Frame) -> bool {
     frame.is_kernel()
+        // "(broken stack)" and the like are no functions.
+        || frame.name.starts_with('(')
         || CHORES.iter().any(|chore| is_chore(frame, chore))
         || ["libc.so", "libc-", "libpthread", "ld-linux", "libm.so", "[vdso]", "libgcc"]
             .iter()
@@ -89,9 +92,16 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
     if !view.has_samples() {
         return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
     }
-    // Samples that R2 and R12 explain are not counted again.
+    // Samples that R2, R12 and R25 explain are not counted again.
     let (feeds, is_small_receive) = (sends::feeds(view), calls::is_small_receive(view));
-    let is_named = |s: &Sample| view.meets(s.stack, &feeds) || sends::is_send(s) || is_small_receive(s);
+    let named = Named::new(view);
+    let activities: Vec<usize> = named.counts(view).into_iter().map(|(activity, _)| activity).collect();
+    let is_named = |s: &Sample| {
+        view.meets(s.stack, &feeds)
+            || sends::is_send(s)
+            || is_small_receive(s)
+            || named.explains(view, s, &activities)
+    };
     let tree = view.tree(|sample| !is_named(sample), |frame| !is_foreign(frame));
     let total: u64 = view.samples().map(|sample| sample.count).sum();
     let cpu_share = view.sample_share(total);
@@ -106,8 +116,9 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
             let share = view.sample_share(hot.inclusive);
             let path: Vec<&str> = hot.path.iter().rev().take(5).rev().copied().collect();
             let title = format!(
-                "The function {} takes {} of the thread's time with what it calls",
+                "The function {}{} takes {} of the thread's time with what it calls",
                 hot.name,
+                named_caller(view, hot),
                 percent(share)
             );
             // The removable part of a function is unknown: half of it is the best likely case.
@@ -127,6 +138,17 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
             .within(&[view.sample_error(hot.inclusive)])
         });
     Outcome::found_or(findings.collect(), || "no function of its own has 5%".to_string())
+}
+
+/// ", without a name and called by deflate," for a function that has only an address.
+fn named_caller(view: &View<'_>, hot: &Hot<'_>) -> String {
+    let is_unnamed =
+        |name: &str| view.recording.frames.iter().any(|frame| frame.name == name && frame.unnamed.is_some());
+    if !is_unnamed(hot.name) {
+        return String::new();
+    }
+    let caller = hot.path.iter().rev().skip(1).find(|name| !is_unnamed(name));
+    caller.map_or_else(String::new, |caller| format!(" (without a name, called by {caller})"))
 }
 
 /// Whether nearly all of a function is a chore, or the kernel's work on its memory. R14 and R15 name that
@@ -173,7 +195,7 @@ pub(crate) fn chores(view: &View<'_>) -> Outcome {
     })
 }
 
-fn sentence_case(text: &str) -> String {
+pub(super) fn sentence_case(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + chars.as_str())
 }

@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_server_that_may_not_work_is_not_idle() {
         let mut recording = golden::idle();
-        recording.states = States { seen: 20, stopped: 20, tracer: None };
+        recording.states = States { seen: 20, stopped: 20, ..States::default() };
         let diagnosis = diagnose(&recording);
         assert_eq!(diagnosis.verdict, Verdict::Found);
         assert!(diagnosis.sentence.contains("stopped by a signal"), "{}", diagnosis.sentence);

@@ -4,28 +4,24 @@
 //! work. So the connections decide: clients' requests are inside, and meanwhile another server owes a
 //! reply, or the threads sleep.
 
-use std::collections::BTreeMap;
-
-use super::percent;
+use super::{asleep, percent, postgres, runtimes};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Upstream, is_of_redis_family};
 
-const SAMPLES_MIN: u64 = 4;
+pub(super) const SAMPLES_MIN: u64 = 4;
 /// Part of the samples with requests inside, from which clients wait for the server.
-const REQUESTS_MIN: f64 = 0.3;
+pub(super) const REQUESTS_MIN: f64 = 0.3;
 /// Part of these in which an upstream owes a reply, from which it is the cause.
 const UPSTREAM_MIN: f64 = 0.6;
 /// A thread that is busier than this does not wait: its work is the cause.
 const BUSY_MAX: f64 = 0.5;
-/// Part of the time in which requests are inside, from which sleeps in a call are the cause.
-const SLEEP_MIN: f64 = 0.6;
-/// Calls in which a thread that serves a request may sleep. Waits for events are not among them: an event
-/// loop may serve other clients meanwhile.
-const SLEEPS: &[&str] = &["nanosleep", "clock_nanosleep", "wait4", "waitid", "futex-lock"];
 
 pub(crate) fn waiting(view: &View<'_>) -> Outcome {
     let in_hand = &view.recording.in_hand;
+    if let Some(finding) = postgres::waits_for_a_lock(view) {
+        return Outcome::Found(vec![finding]);
+    }
     if is_of_redis_family(&view.recording.target.name) {
         return Outcome::RuledOut("its clients may wait for keys on purpose".to_string());
     }
@@ -38,11 +34,19 @@ pub(crate) fn waiting(view: &View<'_>) -> Outcome {
     if part < REQUESTS_MIN || busy >= BUSY_MAX {
         return Outcome::RuledOut(format!("{inside}; its busiest thread works {}", percent(busy)));
     }
+    if runtimes::waits_for_locks(view) {
+        return Outcome::RuledOut(format!("{inside}: its tasks wait for a lock"));
+    }
     let owes =
         |upstream: &&Upstream| upstream.seen_waiting as f64 >= UPSTREAM_MIN * in_hand.seen_requests as f64;
-    let found = match in_hand.upstreams.iter().find(owes) {
+    // A connection on a Unix socket may be idle: other causes come before it.
+    let (known, unix): (Vec<&Upstream>, Vec<&Upstream>) =
+        in_hand.upstreams.iter().filter(owes).partition(|upstream| !upstream.is_unix);
+    let found = match known.first() {
         Some(upstream) => Some(for_upstream(view, upstream)),
-        None => asleep(view, part),
+        None => {
+            asleep::cause(view, part).or_else(|| unix.first().map(|upstream| for_upstream(view, upstream)))
+        }
     };
     match found {
         Some(finding) => Outcome::Found(vec![finding.evidence(
@@ -55,6 +59,11 @@ pub(crate) fn waiting(view: &View<'_>) -> Outcome {
 
 /// Why a server that seems to have no work may not be called idle.
 pub(crate) fn unexplained(view: &View<'_>) -> Option<String> {
+    if let Some((title, _)) = postgres::statement(view).filter(|(_, part)| *part >= REQUESTS_MIN) {
+        return Some(format!(
+            "its title says that it executes a statement ({title}), and for what is not seen"
+        ));
+    }
     match waiting(view) {
         Outcome::Unseen(why) if view.recording.in_hand.seen >= SAMPLES_MIN => {
             Some(format!("{why} (or its clients expect no reply)"))
@@ -76,71 +85,40 @@ fn for_upstream(view: &View<'_>, upstream: &Upstream) -> Finding {
     } else {
         (
             format!("{}{process}", upstream.address),
-            format!(", for up to {} ms", upstream.longest_ms),
+            if upstream.is_unix { String::new() } else { format!(", for up to {} ms", upstream.longest_ms) },
             "Look at that server next, with the doctor if it runs here. Ask it for several requests at a \
              time, and with a time limit.",
         )
     };
-    let title =
-        format!("{} of the time it waits for {who} with clients' requests in hand{length}", percent(share));
-    let mut finding = Finding::new("R22", share, view.confidence(0.95, false).max(0.9), title)
+    let chain: Vec<String> =
+        upstream.chain.iter().map(|step| format!("; {} {}", step.process, step.does)).collect();
+    let title = format!(
+        "{} of the time it waits for {who} with clients' requests in hand{length}{}",
+        percent(share),
+        chain.concat()
+    );
+    let confidence = if upstream.is_unix { 0.6 } else { 0.95 };
+    let least = confidence - 0.05;
+    let mut finding = Finding::new("R22", share, view.confidence(confidence, false).max(least), title)
         .about(format!("waits for {who}"))
         .evidence(
             format!("{} requests to it were open in all samples together", upstream.requests),
-            format!("ss -tinp dst {}", upstream.address),
+            if upstream.is_unix {
+                format!("ss -xp | grep {}", upstream.address)
+            } else {
+                format!("ss -tinp dst {}", upstream.address)
+            },
         )
         .next(next);
     finding.holds_while_idle = true;
     finding
 }
 
-/// The call in which its threads sleep for most of the time in which requests are inside.
-fn asleep(view: &View<'_>, part: f64) -> Option<Finding> {
-    let mut by_call: BTreeMap<&str, u64> = BTreeMap::new();
-    for call in view.recording.calls.iter().filter(|call| SLEEPS.contains(&call.name.as_str())) {
-        *by_call.entry(call.name.as_str()).or_default() += call.blocked_ns;
-    }
-    let (call, slept_ns) = by_call.into_iter().max_by_key(|(_, ns)| *ns)?;
-    let slept = view.share(slept_ns).min(1.0);
-    if slept < SLEEP_MIN * part {
-        return None;
-    }
-    let longest = view.recording.in_hand.longest_ms;
-    let title = format!(
-        "{} of the time clients' requests are inside, for up to {longest} ms, while its threads sleep in \
-         {call}",
-        percent(part)
-    );
-    let places = view.recording.waits.iter().filter(|wait| wait.call.as_deref() == Some(call));
-    let place = places.max_by_key(|wait| wait.blocked_ns);
-    let path = place.map(|wait| {
-        let own = view.frames(wait.stack).filter(|frame| !frame.is_kernel()).take(6);
-        own.map(|frame| frame.name.as_str()).collect::<Vec<_>>().join(" < ")
-    });
-    let mut finding = Finding::new("R22", part.min(slept), view.confidence(0.9, false).max(0.85), title)
-        .about(format!("sleeps in {call}"))
-        .evidence(
-            path.unwrap_or_else(|| format!("{} of a thread's time in {call}", percent(slept))),
-            format!("strace -c -f -p {} -e trace={}", view.pid(), call.trim_end_matches("-lock")),
-        )
-        .next("Serve other clients meanwhile: by more threads, or by a timer of the event loop.");
-    finding.holds_while_idle = true;
-    Some(finding)
-}
-
 #[cfg(test)]
 mod tests {
     use crate::analyse::{Verdict, diagnose};
     use crate::golden;
-    use crate::recording::{Call, InHand, Recording, Upstream};
-
-    fn with_requests(upstreams: Vec<Upstream>) -> Recording {
-        let mut recording = golden::idle();
-        recording.target.name = "python3".to_string();
-        let (seen, seen_requests, requests, longest_ms) = (50, 48, 48, 190);
-        recording.in_hand = InHand { seen, seen_requests, requests, longest_ms, upstreams };
-        recording
-    }
+    use crate::recording::{Step, Upstream};
 
     #[test]
     fn an_upstream_that_owes_replies_is_named() {
@@ -152,40 +130,40 @@ mod tests {
             longest_ms: 200,
             ..Upstream::default()
         };
-        let diagnosis = diagnose(&with_requests(vec![upstream.clone()]));
+        let diagnosis = diagnose(&golden::with_requests(vec![upstream.clone()]));
         assert_eq!(diagnosis.verdict, Verdict::Found);
         assert_eq!(
             diagnosis.sentence,
             "94% of the time it waits for 127.0.0.1:7965 (python3 4310) with clients' requests in hand, \
              for up to 200 ms"
         );
+        let step = |process: &str, does: &str| Step { process: process.to_string(), does: does.to_string() };
+        let chain = vec![
+            step("python3 4310", "waits for 127.0.0.1:5432"),
+            step("postgres 77", "is in fdatasync on /x"),
+        ];
+        let sentence =
+            diagnose(&golden::with_requests(vec![Upstream { chain, ..upstream.clone() }])).sentence;
+        let end = "; python3 4310 waits for 127.0.0.1:5432; postgres 77 is in fdatasync on /x";
+        assert!(sentence.ends_with(end), "{sentence}");
+        let unix = Upstream { address: "/run/app.sock".to_string(), is_unix: true, ..upstream.clone() };
+        let first = diagnose(&golden::with_requests(vec![unix])).findings[0].clone();
+        assert!(first.title.starts_with("94% of the time it waits for /run/app.sock (python3 4310)"));
+        assert!(first.confidence < 0.7, "its connection may be idle");
         let rarely = Upstream { seen_waiting: 3, ..upstream };
-        let diagnosis = diagnose(&with_requests(vec![rarely]));
+        let diagnosis = diagnose(&golden::with_requests(vec![rarely]));
         let sentence = &diagnosis.sentence;
         assert!(diagnosis.ruled_out.iter().any(|ruled| ruled.rule == "R22" && ruled.unseen), "{sentence}");
         assert!(matches!(diagnosis.verdict, Verdict::Inconclusive { .. }), "never idle: {sentence}");
     }
 
     #[test]
-    fn sleeps_with_requests_in_hand_are_named_by_their_call() {
-        let mut recording = with_requests(Vec::new());
-        recording.calls.push(Call {
-            tid: golden::TID,
-            name: "clock_nanosleep".to_string(),
-            blocked_ns: golden::WINDOW_NS / 10 * 9,
-            ..Call::default()
-        });
-        let first = diagnose(&recording).findings[0].clone();
-        assert!(first.title.ends_with("while its threads sleep in clock_nanosleep"), "{}", first.title);
-    }
-
-    #[test]
     fn a_busy_server_and_one_without_requests_do_not_wait() {
-        let mut recording = with_requests(Vec::new());
+        let mut recording = golden::with_requests(Vec::new());
         recording.in_hand.seen_requests = 2;
         let ruled_out = diagnose(&recording).ruled_out;
         assert!(ruled_out.iter().any(|ruled| ruled.rule == "R22" && !ruled.unseen));
-        let mut busy = with_requests(Vec::new());
+        let mut busy = golden::with_requests(Vec::new());
         busy.threads[0].cpu_ns = golden::WINDOW_NS / 10 * 9;
         assert!(diagnose(&busy).ruled_out.iter().any(|ruled| ruled.rule == "R22" && !ruled.unseen));
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SHARE_MIN, millis, percent};
+use super::{SHARE_MIN, millis, percent, runtimes};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Frame, Recording, Wait, Waker};
@@ -26,6 +26,11 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
         return Outcome::RuledOut(format!("waits for mutexes take {}", percent(share)));
     }
     let waits = || view.recording.waits.iter().filter(|wait| wait.call.as_deref() == Some(LOCK));
+    if runtimes::stops_all(view) && of_jvm(view.recording, waits()) {
+        return Outcome::RuledOut(
+            "the locks are the JVM's own, and wait for its garbage collector".to_string(),
+        );
+    }
     let mut places: BTreeMap<(u64, String), u64> = BTreeMap::new();
     for wait in waits() {
         *places.entry((wait.address.unwrap_or(0), taker(view.recording, wait))).or_default() +=
@@ -56,6 +61,18 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
     }
     let names = places.into_iter().take(3).map(|((_, name), _)| name);
     Outcome::Found(vec![finding.frames(names)])
+}
+
+/// Whether most of the waits are for locks of the JVM's own code.
+fn of_jvm<'a>(recording: &Recording, waits: impl Iterator<Item = &'a Wait>) -> bool {
+    let (mut jvm_ns, mut all_ns) = (0, 0);
+    for wait in waits {
+        let mut frames = recording.frames_of(wait.stack).filter(|frame| !frame.is_kernel());
+        let is_its = frames.find(|frame| !is_locking(frame)).is_some_and(|f| f.module.starts_with("libjvm."));
+        all_ns += wait.blocked_ns;
+        jvm_ns += if is_its { wait.blocked_ns } else { 0 };
+    }
+    jvm_ns * 2 > all_ns
 }
 
 const UNKNOWN: &str = "an unknown place";

@@ -4,6 +4,9 @@
 //! the top of the rule's file, with their reason. R18 (the limit is elsewhere) is a verdict, in
 //! `analyse/mod.rs`.
 
+mod activities;
+mod asleep;
+mod blocked;
 mod calls;
 mod commands;
 mod disks;
@@ -12,11 +15,14 @@ pub(crate) mod fork;
 mod functions;
 mod halted;
 pub(crate) mod in_hand;
+mod limits;
 pub(crate) mod locks;
 mod memory;
 mod network;
 mod own;
+mod postgres;
 mod processor;
+pub(crate) mod runtimes;
 mod sends;
 mod stalls;
 
@@ -75,6 +81,11 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { id: "R21", evaluate: commands::one_client, needs: Needs::Nothing },
     Rule { id: "R22", evaluate: in_hand::waiting, needs: Needs::Descriptors },
     Rule { id: "R23", evaluate: halted::evaluate, needs: Needs::Nothing },
+    Rule { id: "R24", evaluate: runtimes::evaluate, needs: Needs::Nothing },
+    Rule { id: "R25", evaluate: activities::evaluate, needs: Needs::Nothing },
+    Rule { id: "R26", evaluate: blocked::evaluate, needs: Needs::Sleeps },
+    Rule { id: "R27", evaluate: limits::descriptors, needs: Needs::Descriptors },
+    Rule { id: "R28", evaluate: limits::losses, needs: Needs::Nothing },
 ];
 
 /// "24%", and "0.4%" where a whole number would be too coarse.

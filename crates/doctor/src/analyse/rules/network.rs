@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::sends::SENDS;
-use super::{SHARE_MIN, in_hand, millis, percent};
+use super::{SHARE_MIN, in_hand, millis, percent, runtimes};
+use crate::analyse::RECEIVING;
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Listener, Role, Socket};
@@ -28,11 +29,13 @@ const UNREAD_MIN: f64 = 0.75;
 const IDLE_FROM: f64 = 0.7;
 /// Ceiling of a full queue behind a server that waits for something else.
 const EFFECT_CEILING: f64 = 1.2;
+/// Connections dropped in a window, below which they are bad luck in a burst.
+const DROPS_MIN: u64 = 10;
 
 pub(crate) fn accept_queues(view: &View<'_>) -> Outcome {
     let listeners = &view.recording.listeners;
-    // A server that waits with requests in hand accepts late: R22 has the cause.
-    let is_effect = matches!(in_hand::waiting(view), Outcome::Found(_));
+    // A server that waits with requests in hand accepts late: R22 or R24 has the cause.
+    let is_effect = matches!(in_hand::waiting(view), Outcome::Found(_)) || runtimes::waits_for_locks(view);
     let findings: Vec<Finding> =
         listeners.iter().filter_map(|listener| full(view, listener, is_effect)).collect();
     let waiting = listeners.iter().map(|l| l.waiting_max).max().unwrap_or(0);
@@ -47,7 +50,7 @@ fn full(view: &View<'_>, listener: &Listener, is_effect: bool) -> Option<Finding
     let port = address.rsplit(':').next().unwrap_or("");
     let command = format!("ss -ltnm 'sport = :{port}'   # Recv-Q waiting, Send-Q the limit, d the drops");
     let waited = format!("at most {} waited, the limit is {}", listener.waiting_max, limit(listener));
-    if listener.drops > 0 || is_full {
+    if listener.drops >= DROPS_MIN || is_full {
         let title = match listener.drops {
             0 => format!("The accept queue of {address} is full: {waited}"),
             drops => format!("The accept queue of {address} overflows: {drops} connections dropped"),
@@ -68,7 +71,18 @@ fn full(view: &View<'_>, listener: &Listener, is_effect: bool) -> Option<Finding
     if seen < WAITING_MIN || listener.seen < SAMPLES_MIN || !idle || is_effect {
         return None;
     }
-    let title = format!("Connections wait to be accepted on {address} while the server sleeps");
+    let client = awaited_client(view);
+    let meanwhile = client.map_or_else(
+        || "the server sleeps".to_string(),
+        |client| format!("its thread waits for {client}, a client, to send"),
+    );
+    let title = format!("Connections wait to be accepted on {address} while {meanwhile}");
+    let next = if client.is_some() {
+        "A client that sends slowly keeps a thread: give reads a time limit, use more threads or an event \
+         loop, or put a proxy that reads whole requests before it."
+    } else {
+        "An edge-triggered listener must be drained until EAGAIN at each event; or use level-triggered."
+    };
     Some(
         Finding::outside("R10", 2.0, view.confidence(0.8, false), title)
             .about(address.as_str())
@@ -76,11 +90,17 @@ fn full(view: &View<'_>, listener: &Listener, is_effect: bool) -> Option<Finding
                 format!("{} of the samples found connections waiting; {waited}", percent(seen)),
                 command,
             )
-            .next(
-                "An edge-triggered listener must be drained until EAGAIN at each event; or use \
-                 level-triggered.",
-            ),
+            .next(next),
     )
+}
+
+/// The client from which the critical thread waits to receive most of the time, without serving others.
+fn awaited_client<'a>(view: &View<'a>) -> Option<&'a str> {
+    let receives = view.calls().filter(|call| RECEIVING.contains(&call.name.as_str()));
+    let of_clients = receives.filter(|call| view.role(call.fd) == Some(Role::Client));
+    let longest = of_clients.max_by_key(|call| call.blocked_ns)?;
+    let what = view.what(longest.fd)?;
+    (view.share(longest.blocked_ns) >= IDLE_FROM / 2.0).then(|| what.rsplit(' ').next().unwrap_or(what))
 }
 
 fn limit(listener: &Listener) -> String {
@@ -90,10 +110,16 @@ fn limit(listener: &Listener) -> String {
 pub(crate) fn slow_peers(view: &View<'_>) -> Outcome {
     let sockets = &view.recording.sockets;
     let mut findings: Vec<Finding> = on_the_network(view).into_iter().collect();
+    let blocked = blocked_sends(view);
+    let is_said = |socket: &&Socket| !blocked.iter().any(|(fd, _)| *fd == socket.fd);
     findings.extend(
-        sockets.iter().filter(|socket| socket.local_only).filter_map(|socket| on_this_machine(view, socket)),
+        sockets
+            .iter()
+            .filter(|socket| socket.local_only)
+            .filter(is_said)
+            .filter_map(|socket| on_this_machine(view, socket)),
     );
-    findings.extend(blocked_sends(view));
+    findings.extend(blocked.into_iter().map(|(_, finding)| finding));
     Outcome::found_or(findings, || {
         let most = sockets.iter().map(|s| s.unsent_max).max().unwrap_or(0);
         format!("no connection holds more than {most} bytes for long")
@@ -187,10 +213,25 @@ fn other_end(view: &View<'_>, fd: Option<i32>, name: &str) -> String {
     }
 }
 
+/// Whether a call that copies from a file to a socket waits for the file's disk: by uninterruptible sleeps,
+/// or by the time that disks worked on reads meanwhile.
+pub(super) fn waits_for_a_file(view: &View<'_>, call: &str) -> bool {
+    let waited: u64 = view.calls().filter(|c| c.name == call).map(|c| c.blocked_ns).sum();
+    let read: u64 = view.recording.disks.iter().map(|disk| disk.reads.took_ns).sum();
+    let thread = view.recording.threads.iter().find(|thread| thread.tid == view.critical.tid);
+    let uninterruptible = thread.is_some_and(|t| t.seen_uninterruptible * 20 >= t.seen.max(1));
+    uninterruptible || read * 2 >= waited.max(1)
+}
+
 /// Sends in which the thread waits until the other end reads.
-fn blocked_sends(view: &View<'_>) -> Vec<Finding> {
+fn blocked_sends(view: &View<'_>) -> Vec<(Option<i32>, Finding)> {
     let mut waited: BTreeMap<(&str, Option<i32>), u64> = BTreeMap::new();
+    // A sendfile that sleeps mostly waits for the file: sockets of event loops do not block.
+    let reads_a_file = |name: &str| matches!(name, "sendfile" | "splice") && waits_for_a_file(view, name);
     for call in view.calls().filter(|call| SENDS.contains(&call.name.as_str())) {
+        if reads_a_file(&call.name) {
+            continue;
+        }
         if view.role(call.fd).is_some_and(|role| role.is_peer() || role == Role::Pipe) {
             *waited.entry((call.name.as_str(), call.fd)).or_default() += call.blocked_ns;
         }
@@ -203,11 +244,11 @@ fn blocked_sends(view: &View<'_>) -> Vec<Finding> {
             let known = descriptor.map(|d| d.peer.clone().unwrap_or_else(|| d.what.clone()));
             let who = other_end(view, fd, &known.unwrap_or_else(|| "a peer".to_string()));
             let share = view.share(ns);
-            let title = format!(
-                "{who} does not read in time: {name} to it takes {} of the thread's time",
-                percent(share)
-            );
-            Finding::new("R11", share, view.confidence(0.9, false), title)
+            let is_stopped =
+                view.recording.sockets.iter().any(|socket| socket.fd == fd && is_stopped(socket));
+            let why = if is_stopped { "was stopped and does not read" } else { "does not read in time" };
+            let title = format!("{who} {why}: {name} to it takes {} of the thread's time", percent(share));
+            let finding = Finding::new("R11", share, view.confidence(0.9, false), title)
                 .about(format!("waiting in {name} for {who}"))
                 .evidence(
                     format!("blocked {} in {name}", millis(ns)),
@@ -217,9 +258,14 @@ fn blocked_sends(view: &View<'_>) -> Vec<Finding> {
                     "Look at what that process waits for; sends that do not block, or another thread for \
                      them, keep it apart.",
                 )
-                .frames([name.to_string()])
+                .frames([name.to_string()]);
+            (fd, finding)
         })
         .collect()
+}
+
+fn is_stopped(socket: &Socket) -> bool {
+    socket.seen >= STOPPED_SAMPLES_MIN && socket.seen_stopped as f64 >= UNSENT_MIN * socket.seen as f64
 }
 
 #[cfg(test)]
