@@ -95,7 +95,9 @@ impl Spent {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    pub(crate) unix_s: u64,
+    pub(crate) at_ms: u64,
+    /// Whether the command was part of another request: run by EXEC, or by a script.
+    pub(crate) is_part: bool,
     /// Microseconds or bytes, depending on the log.
     pub(crate) amount: u64,
     /// Microseconds.
@@ -192,6 +194,11 @@ impl CommandLog {
         self.logs[kind as usize].len()
     }
 
+    /// Returns the number of entries ever recorded, which is the id of the next.
+    pub(crate) fn recorded(&self, kind: CommandLogKind) -> u64 {
+        self.logs[kind as usize].next_id.load(Relaxed)
+    }
+
     pub(crate) fn reset(&self, kind: CommandLogKind) {
         self.logs[kind as usize].entries.iter().for_each(|entries| entries.lock().clear());
     }
@@ -219,7 +226,8 @@ pub(crate) fn note(
         let log = &server.commandlog.logs[kind as usize];
         let entry = Entry {
             id: log.next_id.fetch_add(1, Relaxed),
-            unix_s: clock::unix_ms() / 1000,
+            at_ms: clock::unix_ms(),
+            is_part: spent.request == 0,
             amount: spent.amount(kind),
             stages: spent.stages_us(),
             args: shown_args(row, &args, settings),
@@ -264,7 +272,8 @@ mod tests {
     fn entry(id: u64) -> Entry {
         Entry {
             id,
-            unix_s: 0,
+            at_ms: 0,
+            is_part: false,
             amount: 0,
             stages: Spent::default().stages_us(),
             args: Vec::new(),

@@ -1,13 +1,16 @@
 //! Metrics, logs and probes of the server.
 
+pub(crate) mod capture;
 pub(crate) mod commandlog;
 pub(crate) mod hotkeys;
 pub(crate) mod info;
 pub(crate) mod key_sizes;
 pub(crate) mod memory;
+pub(crate) mod metrics;
 mod probe;
 pub(crate) mod process;
 pub(crate) mod rates;
+pub(crate) mod recorder;
 pub(crate) mod sampler;
 mod sketch;
 pub(crate) mod stats;

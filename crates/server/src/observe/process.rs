@@ -12,16 +12,37 @@ pub(crate) struct CpuTime {
 
 /// Returns the processor time of all threads, or of child processes that have ended.
 pub(crate) fn cpu_time(children: bool) -> CpuTime {
-    let whose = if children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
-    // SAFETY: zeros are a valid `rusage`, which the call fills; both values of `whose` are known, so it
+    cpu_time_of(&rusage(if children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF }))
+}
+
+/// Use of the machine by all threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) cpu: Duration,
+    /// Pages that were read from disk.
+    pub(crate) major_faults: u64,
+}
+
+/// Returns the use of all threads since the start.
+pub(crate) fn usage() -> Usage {
+    let usage = rusage(libc::RUSAGE_SELF);
+    let time = cpu_time_of(&usage);
+    Usage { cpu: time.user + time.system, major_faults: usage.ru_majflt as u64 }
+}
+
+fn cpu_time_of(usage: &libc::rusage) -> CpuTime {
+    let span = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    CpuTime { user: span(usage.ru_utime), system: span(usage.ru_stime) }
+}
+
+fn rusage(whose: i32) -> libc::rusage {
+    // SAFETY: zeros are a valid `rusage`, which the call fills; callers pass known values of `whose`, so it
     // cannot fail.
-    let usage = unsafe {
+    unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(whose, &mut usage);
         usage
-    };
-    let span = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
-    CpuTime { user: span(usage.ru_utime), system: span(usage.ru_stime) }
+    }
 }
 
 /// Returns the processor time of the process's first thread, which is the control thread and serves no
@@ -60,6 +81,14 @@ pub(crate) fn machine_bytes() -> u64 {
     u64::try_from(pages).unwrap_or(0) * page_bytes()
 }
 
+/// Returns the bytes of memory that the machine could give to processes now.
+pub(crate) fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kb = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kb.map_or(u64::MAX, |kb| kb << 10) // unknown
+}
+
 /// Returns the bytes of memory that this process may use: the machine's, or the limit of its control groups.
 pub(crate) fn memory_limit() -> u64 {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -70,22 +99,28 @@ pub(crate) fn memory_limit() -> u64 {
     limits.fold(machine_bytes(), u64::min)
 }
 
-/// Returns the limit files of the control groups in `/proc/self/cgroup`: of each group and all its ancestors.
+/// Returns the limit files of the control groups in `/proc/self/cgroup`.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
+    group_files(groups, "memory", ["memory.max", "memory.limit_in_bytes"])
+}
+
+/// Returns a file of the control groups in `/proc/self/cgroup`: of each group and all its ancestors. `names`:
+/// the file's name in version 2, and in version 1 below the directory of the controller.
+pub(crate) fn group_files(groups: &str, controller: &str, names: [&str; 2]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { continue };
-        let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            _ if controllers.split(',').any(|one| one == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        let (root, name) = match controllers {
+            "" => ("/sys/fs/cgroup".into(), names[0]),
+            _ if controllers.split(',').any(|one| one == controller) => {
+                (Path::new("/sys/fs/cgroup").join(controller), names[1])
             }
             _ => continue,
         };
         // In a container, the group may have another name outside, and is the root inside.
         let around = Path::new(group.trim_start_matches('/')).ancestors();
-        files.extend(around.map(|group| Path::new(root).join(group).join(file)));
+        files.extend(around.map(|group| root.join(group).join(name)));
     }
     files
 }

@@ -7,28 +7,52 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evenkeel_store::{Keyspace, ThreadContext, memory};
+use parking_lot::Mutex;
 
 /// Milliseconds between two walks over all tables. With 16,384 slots, a walk takes about a millisecond per
 /// database.
 const TABLES_EVERY_MS: u64 = 5_000;
 
-/// Milliseconds between two estimates of the mean TTL, and keys of a database sampled for each.
-const TTL_EVERY_MS: u64 = 1_000;
+/// Milliseconds between two looks at the databases, and keys of a database sampled for the mean TTL.
+const DATABASES_EVERY_MS: u64 = 1_000;
 const TTL_SAMPLES: usize = 64;
+
+/// Number of keys of a database, and estimates about them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DatabaseCounts {
+    pub(crate) keys: u64,
+    /// Keys with a deadline.
+    pub(crate) timed: u64,
+    /// Hashes that have fields with a deadline.
+    pub(crate) timed_hashes: u64,
+    /// Estimate of the mean remaining TTL, in milliseconds.
+    pub(crate) mean_ttl_ms: u64,
+}
+
+impl DatabaseCounts {
+    /// Counts the keys of a database. `ctx` is inside the gate.
+    fn count(keyspace: &Keyspace, ctx: &ThreadContext, db: usize) -> DatabaseCounts {
+        DatabaseCounts {
+            keys: keyspace.len(ctx, db) as u64,
+            timed: keyspace.timed_len(ctx, db) as u64,
+            timed_hashes: keyspace.timed_hashes(ctx, db) as u64,
+            mean_ttl_ms: 0,
+        }
+    }
+}
 
 /// The last samples; see the module's text. Written only by the control thread.
 pub(crate) struct Sampler {
     startup_bytes: AtomicU64,
     /// By database.
     table_bytes: Box<[AtomicU64]>,
-    /// By database, in milliseconds.
-    mean_ttl: Box<[AtomicU64]>,
+    databases: Box<[Mutex<DatabaseCounts>]>,
     /// Milliseconds for which the memory in use exceeded `maxmemory`, without the present period.
     over_limit_ms: AtomicU64,
     /// Start of the present period above the limit; zero: there is none.
     over_since_ms: AtomicU64,
     tables_at_ms: AtomicU64,
-    ttl_at_ms: AtomicU64,
+    databases_at_ms: AtomicU64,
 }
 
 impl Sampler {
@@ -36,11 +60,11 @@ impl Sampler {
         Sampler {
             startup_bytes: AtomicU64::new(0),
             table_bytes: (0..databases).map(|_| AtomicU64::new(0)).collect(),
-            mean_ttl: (0..databases).map(|_| AtomicU64::new(0)).collect(),
+            databases: (0..databases).map(|_| Mutex::default()).collect(),
             over_limit_ms: AtomicU64::new(0),
             over_since_ms: AtomicU64::new(0),
             tables_at_ms: AtomicU64::new(0),
-            ttl_at_ms: AtomicU64::new(0),
+            databases_at_ms: AtomicU64::new(0),
         }
     }
 
@@ -64,7 +88,21 @@ impl Sampler {
 
     /// Returns an estimate of the mean remaining TTL.
     pub(crate) fn mean_ttl_ms(&self, db: usize) -> u64 {
-        self.mean_ttl[db].load(Relaxed)
+        self.databases[db].lock().mean_ttl_ms
+    }
+
+    /// Returns the counts of a database: the present ones inside the gate, and outside the last sample.
+    pub(crate) fn database(&self, keyspace: &Keyspace, ctx: &ThreadContext, db: usize) -> DatabaseCounts {
+        let sampled = *self.databases[db].lock();
+        if !ctx.is_inside() {
+            return sampled;
+        }
+        DatabaseCounts { mean_ttl_ms: sampled.mean_ttl_ms, ..DatabaseCounts::count(keyspace, ctx, db) }
+    }
+
+    /// Returns the keys of all databases, at the last sample.
+    pub(crate) fn keys(&self) -> u64 {
+        self.databases.iter().map(|counts| counts.lock().keys).sum()
     }
 
     /// Returns the milliseconds above the memory limit: in all, and in the present period.
@@ -86,12 +124,14 @@ impl Sampler {
     pub(crate) fn round(&self, keyspace: &Keyspace, ctx: &mut ThreadContext, limit: u64) {
         let now = ctx.now_ms;
         self.update_over_limit(limit, now);
-        if is_due(&self.ttl_at_ms, TTL_EVERY_MS, now) {
-            for (db, mean) in self.mean_ttl.iter().enumerate() {
+        if is_due(&self.databases_at_ms, DATABASES_EVERY_MS, now) {
+            for (db, counts) in self.databases.iter().enumerate() {
                 keyspace.enter(ctx);
-                let found = keyspace.hold_none(ctx).mean_ttl(db, TTL_SAMPLES);
+                let mut found = DatabaseCounts::count(keyspace, ctx, db);
+                let mean_ttl_ms = keyspace.hold_none(ctx).mean_ttl(db, TTL_SAMPLES);
                 keyspace.leave(ctx);
-                mean.store(found.unwrap_or(0), Relaxed);
+                found.mean_ttl_ms = mean_ttl_ms.unwrap_or(0);
+                *counts.lock() = found;
             }
         }
         if is_due(&self.tables_at_ms, TABLES_EVERY_MS, now) {

@@ -85,6 +85,8 @@ pub(crate) struct Stats {
     pub(crate) turn_began: AtomicU64,
     /// Longest turn in ticks, and most commands of a turn.
     pub(crate) turn_max: AtomicU64,
+    /// Longest turn in ticks since the recorder last took it.
+    turn_recent: AtomicU64,
     pub(crate) turn_commands_max: AtomicU64,
     pub(crate) wakeups: AtomicU64,
     pub(crate) errors: AtomicU64,
@@ -153,6 +155,7 @@ impl Stats {
             turns: AtomicU64::new(0),
             turn_began: AtomicU64::new(0),
             turn_max: AtomicU64::new(0),
+            turn_recent: AtomicU64::new(0),
             turn_commands_max: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
             errors: AtomicU64::new(0),
@@ -171,11 +174,17 @@ impl Stats {
     /// Records the end of a turn that took `ticks` and ran these commands.
     pub(crate) fn record_turn(&self, ticks: Ticks, commands: u64) {
         self.turn_began.store(0, Relaxed);
-        for (most, value) in [(&self.turn_max, ticks), (&self.turn_commands_max, commands)] {
+        let most = [(&self.turn_max, ticks), (&self.turn_recent, ticks), (&self.turn_commands_max, commands)];
+        for (most, value) in most {
             if value > most.load(Relaxed) {
                 most.store(value, Relaxed);
             }
         }
+    }
+
+    /// Returns the longest turn that ended since the last call, in ticks. For the recorder alone.
+    pub(crate) fn take_longest_turn(&self) -> Ticks {
+        self.turn_recent.swap(0, Relaxed)
     }
 
     /// Adds ticks to a stage, and fires the probe that a tool may watch. Every stage of a command passes
@@ -287,6 +296,11 @@ impl CommandStats {
         self.reset_histogram();
     }
 
+    /// Whether this worker has recorded a latency of the command.
+    pub(crate) fn has_latencies(&self) -> bool {
+        self.histogram.get().is_some()
+    }
+
     /// Resets the latencies, for LATENCY RESET and CONFIG RESETSTAT.
     pub(crate) fn reset_histogram(&self) {
         if let Some(histogram) = self.histogram.get() {
@@ -364,6 +378,22 @@ impl Latencies {
         self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
     }
 
+    /// Returns the latencies that were added since `before`; all of them, if the counters were reset.
+    pub(crate) fn since(&self, before: &Latencies) -> Latencies {
+        let is_reset = self.0.iter().zip(&before.0).any(|(now, before)| now < before);
+        if is_reset {
+            return self.clone();
+        }
+        let mut added = self.clone();
+        added.0.iter_mut().zip(&before.0).for_each(|(now, before)| *now -= before);
+        added
+    }
+
+    /// Returns an upper bound of the longest latency, in microseconds.
+    pub(crate) fn longest_us(&self) -> f64 {
+        self.0.iter().rposition(|count| *count > 0).map_or(0.0, |bucket| bucket_end(bucket) as f64 / 1000.0)
+    }
+
     #[cfg(test)]
     pub(crate) fn record(&mut self, ns: u64) {
         self.0[bucket_of(ns)] += 1;
@@ -386,25 +416,25 @@ impl Latencies {
         0.0
     }
 
-    /// Returns the calls up to each power of two of microseconds that adds some (LATENCY HISTOGRAM).
-    pub(crate) fn cumulative_by_power_us(&self) -> Vec<(u64, u64)> {
-        let (total, mut seen, mut bucket, mut result) = (self.count(), 0, 0, Vec::new());
-        let (mut limit_us, mut last) = (1, 0);
-        while seen < total {
-            while bucket < BUCKETS && bucket_end(bucket) < limit_us * 1000 + 1000 {
+    /// Returns the limits 1, 2, 4, ... in microseconds without end, and the number of calls up to each.
+    pub(crate) fn cumulative_us(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (mut seen, mut bucket) = (0, 0);
+        (0..64).map(move |power| {
+            let limit_us = 1_u64 << power;
+            while bucket < BUCKETS && bucket_end(bucket) < limit_us.saturating_mul(1000).saturating_add(1000)
+            {
                 seen += self.0[bucket];
                 bucket += 1;
             }
-            if seen > last {
-                result.push((limit_us, seen));
-                last = seen;
-            }
-            if bucket == BUCKETS {
-                break;
-            }
-            limit_us *= 2;
-        }
-        result
+            (limit_us, seen)
+        })
+    }
+
+    /// Returns the calls up to each power of two of microseconds that adds some (LATENCY HISTOGRAM).
+    pub(crate) fn cumulative_by_power_us(&self) -> Vec<(u64, u64)> {
+        let mut last = 0;
+        let adds_some = |(_, seen): &(u64, u64)| std::mem::replace(&mut last, *seen) < *seen;
+        self.cumulative_us().filter(adds_some).collect()
     }
 }
 

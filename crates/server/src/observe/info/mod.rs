@@ -1,5 +1,8 @@
 //! INFO: sections of `field:value` lines, in the order and under the names that Redis and Valkey print.
 //!
+//! The sections give their fields to [`Fields`], which makes lines of INFO or samples of metrics of them:
+//! numbers that both show have a single source.
+//!
 //! A field is present if it has a true value. Fields about features that the server lacks (forks, modules)
 //! are zero or `no`; fields about the internals of another program are absent.
 
@@ -10,13 +13,16 @@ mod persistence;
 mod stats;
 mod workers;
 
-pub(crate) use commands::latencies_of;
+pub(crate) use basics::BUILD_ID;
+pub(crate) use commands::{counts_of_all, errors_by_code, latencies_of};
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
+use evenkeel_http::{Exposition, Number};
 use evenkeel_store::SlotGuard;
 
+use crate::observe::metrics;
 use crate::server::Server;
 use evenkeel_client::clients::Totals;
 use evenkeel_config::Settings;
@@ -27,7 +33,7 @@ struct Section {
     name: &'static str,
     title: &'static str,
     shown: Shown,
-    print: fn(&Facts<'_>, &mut Text),
+    print: fn(&Facts<'_>, &mut Fields<'_>),
 }
 
 /// The requests for which a section is printed, beside its name.
@@ -39,17 +45,17 @@ enum Shown {
     ByName,
 }
 
-const fn section(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
+const fn section(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Fields<'_>)) -> Section {
     Section { name, title, shown: Shown::Always, print }
 }
 
 /// Defines a section that is printed by its name, or by `all`.
-const fn extra(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
+const fn extra(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Fields<'_>)) -> Section {
     Section { name, title, shown: Shown::Extra, print }
 }
 
 /// Defines a section that is printed by its name alone.
-const fn hidden(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
+const fn hidden(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Fields<'_>)) -> Section {
     Section { name, title, shown: Shown::ByName, print }
 }
 
@@ -76,13 +82,38 @@ const SECTIONS: &[Section] = &[
     section("keysizes",     "Keysizes",     basics::key_sizes     ),
 ];
 
+/// The sections whose numbers are metrics. Metrics with labels, such as those of a command, are written by
+/// [`crate::observe::metrics`].
+const MEASURED: &[&str] =
+    &["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "stages"];
+
 /// Input of the sections.
-struct Facts<'a> {
-    server: &'a Arc<Server>,
-    settings: Arc<Settings>,
-    guard: &'a SlotGuard<'a>,
-    now_ms: u64,
+pub(crate) struct Facts<'a> {
+    pub(crate) server: &'a Arc<Server>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) guard: &'a SlotGuard<'a>,
+    pub(crate) now_ms: u64,
     clients: Totals,
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn gather(server: &'a Arc<Server>, guard: &'a SlotGuard<'a>) -> Facts<'a> {
+        Facts {
+            server,
+            settings: server.core.settings(),
+            guard,
+            now_ms: clock::unix_ms(),
+            clients: server.hub.clients.totals(),
+        }
+    }
+}
+
+/// Writes the numbers of the sections as metrics.
+pub(crate) fn measure(facts: &Facts<'_>, exposition: &mut Exposition) {
+    let mut fields = Fields::Metrics(exposition);
+    for section in SECTIONS.iter().filter(|section| MEASURED.contains(&section.name)) {
+        (section.print)(facts, &mut fields);
+    }
 }
 
 /// Returns the text of the sections `wanted`, given in lower case; of the default sections if it is empty.
@@ -90,14 +121,8 @@ pub(crate) fn text(server: &Arc<Server>, guard: &SlotGuard<'_>, wanted: &[Vec<u8
     let asked = |name: &str| wanted.iter().any(|one| one == name.as_bytes());
     let all = asked("all") || asked("everything");
     let default = wanted.is_empty() || asked("default");
-    let facts = Facts {
-        server,
-        settings: server.core.settings(),
-        guard,
-        now_ms: clock::unix_ms(),
-        clients: server.hub.clients.totals(),
-    };
-    let mut text = Text::default();
+    let facts = Facts::gather(server, guard);
+    let mut fields = Fields::Text(String::new());
     for section in SECTIONS {
         let is_shown = match section.shown {
             Shown::Always => all || default,
@@ -105,35 +130,70 @@ pub(crate) fn text(server: &Arc<Server>, guard: &SlotGuard<'_>, wanted: &[Vec<u8
             Shown::ByName => false,
         };
         if is_shown || asked(section.name) {
-            text.begin(section.title);
-            (section.print)(&facts, &mut text);
+            fields.begin(section.title);
+            (section.print)(&facts, &mut fields);
         }
     }
-    text.0
+    match fields {
+        Fields::Text(text) => text,
+        Fields::Metrics(_) => String::new(),
+    }
 }
 
-/// The reply under construction.
-#[derive(Default)]
-struct Text(String);
+/// Receives the fields of the sections.
+enum Fields<'m> {
+    /// Lines of INFO.
+    Text(String),
+    /// Samples of the numbers that are metrics.
+    Metrics(&'m mut Exposition),
+}
 
-impl Text {
+impl Fields<'_> {
     fn begin(&mut self, title: &str) {
-        let gap = if self.0.is_empty() { "" } else { "\r\n" };
-        let _ = write!(self.0, "{gap}# {title}\r\n"); // a `String` accepts all text
+        if let Fields::Text(text) = self {
+            let gap = if text.is_empty() { "" } else { "\r\n" };
+            let _ = write!(text, "{gap}# {title}\r\n"); // a `String` accepts all text
+        }
     }
 
+    /// Prints a field that is no metric.
     fn field(&mut self, name: impl Display, value: impl Display) {
-        let _ = write!(self.0, "{name}:{value}\r\n");
+        if let Fields::Text(text) = self {
+            let _ = write!(text, "{name}:{value}\r\n");
+        }
+    }
+
+    fn number(&mut self, name: &str, value: impl Number + Display) {
+        match self {
+            Fields::Text(_) => self.field(name, value),
+            Fields::Metrics(exposition) => metrics::write_field(exposition, name, value),
+        }
+    }
+
+    /// Prints a number with so many digits behind the point. A metric has all digits.
+    fn decimals(&mut self, name: &str, value: f64, digits: usize) {
+        match self {
+            Fields::Text(_) => self.field(name, format_args!("{value:.digits$}")),
+            Fields::Metrics(exposition) => metrics::write_field(exposition, name, value),
+        }
+    }
+
+    /// Prints `ok` or `err`; the metric is 1 or 0.
+    fn status(&mut self, name: &str, is_ok: bool) {
+        match self {
+            Fields::Text(_) => self.field(name, if is_ok { "ok" } else { "err" }),
+            Fields::Metrics(exposition) => metrics::write_field(exposition, name, is_ok),
+        }
     }
 
     /// Prints zero for several fields: features that this server lacks.
     fn zeros(&mut self, names: &[&str]) {
-        names.iter().for_each(|name| self.field(name, 0));
+        names.iter().for_each(|name| self.number(name, 0_u64));
     }
 
     /// Prints bytes as a number, and in readable form.
     fn bytes(&mut self, name: &str, bytes: u64) {
-        self.field(name, bytes);
+        self.number(name, bytes);
         self.field(format_args!("{name}_human"), human(bytes));
     }
 }
