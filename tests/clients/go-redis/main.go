@@ -1,6 +1,8 @@
 // go-redis against a running server: check PORT PROTOCOL RESTART_COMMAND. Silent when all is well.
 //
 // check sentinel PROTOCOL SERVER starts its own servers, and follows a sentinel.
+//
+// check failover PORT COMMAND follows the messages of two servers that change their roles.
 package main
 
 import (
@@ -146,6 +148,10 @@ func survivesARestart(client *redis.Client, restart string) {
 
 func main() {
 	port, protocol, restart := os.Args[1], must(strconv.Atoi(os.Args[2])), os.Args[3]
+	if port == "failover" {
+		failover(os.Args[2], os.Args[3])
+		return
+	}
 	if port == "sentinel" {
 		followsASentinel(protocol, os.Args[3])
 		return
