@@ -86,6 +86,20 @@ impl Acl {
         })
     }
 
+    /// Replaces all users by those of these lines, as [`lines`] writes them: the users of another process.
+    ///
+    /// # Errors
+    /// A description of every line that is not valid here; then nothing has changed.
+    pub fn take_over(&self, text: &[u8], settings: &Settings) -> Result<(), String> {
+        self.change(|users, next| {
+            let before = users.clone();
+            let mut numbers = Numbers { before: &before, next };
+            *users =
+                parse(text, "the users of the former process", &mut numbers, all_channels_for_new(settings))?;
+            Ok(())
+        })
+    }
+
     /// Writes all users into a file atomically: a crash leaves the old or the new file. Concurrent calls
     /// write one after the other, and the last call writes the newest users.
     pub fn save(&self, path: &Path) -> io::Result<()> {

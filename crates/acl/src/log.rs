@@ -57,7 +57,7 @@ impl Reason {
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub reason: Reason,
-    /// `toplevel`, `multi` or `lua`.
+    /// `toplevel`, `multi`, `lua` or `http`.
     pub context: &'static str,
     /// The command, key or channel.
     pub object: Vec<u8>,

@@ -96,6 +96,11 @@ impl User {
         self.is_enabled && (self.is_open || known)
     }
 
+    /// Whether both accept the same passwords.
+    pub fn has_passwords_of(&self, other: &User) -> bool {
+        self.is_open == other.is_open && self.passwords == other.passwords
+    }
+
     /// Applies `requirepass`: accepts only this password, or any if it is empty.
     pub(super) fn set_only_password(&mut self, password: &[u8]) {
         self.is_open = password.is_empty();

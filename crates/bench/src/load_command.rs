@@ -31,7 +31,7 @@ struct Target {
     /// Connect to this Unix socket instead of a host and a port
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"], help_heading = "Server")]
     socket: Option<PathBuf>,
-    /// resp2, resp3 (each connection says HELLO 3), or memcached (get and set only)
+    /// resp2, resp3 (each connection says HELLO 3), memcached (get and set only), or http (a path)
     #[arg(long, default_value = "resp2", help_heading = "Server")]
     protocol: Protocol,
     /// Password of each connection [default: REDISCLI_AUTH of the environment, which other users cannot see]

@@ -154,6 +154,16 @@ fn field(text: &str, name: &str) -> Option<u64> {
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// Returns the children of a process; none if it has ended.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
+    let lists = tasks.into_iter().flatten().flatten().filter_map(of_task);
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+        .collect()
+}
+
 /// Returns the connections that this machine's kernel dropped because a listener's queue was full; 0 if it
 /// does not say.
 pub(crate) fn listen_overflows() -> u64 {

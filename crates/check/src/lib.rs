@@ -75,45 +75,97 @@ impl Request {
     }
 
     fn parse(mut rest: &[OsString]) -> Result<Request, String> {
-        let (mut path, mut fix, mut yes, mut moment) = (None, false, false, None);
+        let mut request = Request { path: PathBuf::new(), fix: false, yes: false, moment: None };
         while let [word, behind @ ..] = rest {
             rest = behind;
-            match word.as_bytes() {
-                b"--fix" => fix = true,
-                b"--yes" => yes = true,
-                b"--truncate-to-timestamp" => {
-                    let value = rest.first().and_then(|value| value.to_str()?.parse().ok());
-                    moment = Some(value.ok_or("--truncate-to-timestamp requires a number of seconds")?);
-                    rest = &rest[1..];
-                }
-                other if other.starts_with(b"-") => {
-                    return Err(format!("unknown option '{}'", word.display()));
-                }
-                _ if path.is_some() => return Err("only one file or directory can be given".into()),
-                _ => path = Some(PathBuf::from(word)),
+            if let Some(option) = OPTIONS.iter().find(|option| word == option.name) {
+                let value;
+                (value, rest) = match option.value {
+                    Some(_) => (rest.first(), rest.get(1..).unwrap_or_default()),
+                    None => (None, rest),
+                };
+                (option.apply)(&mut request, value)?;
+            } else if word.as_bytes().starts_with(b"-") {
+                return Err(format!("unknown option '{}'", word.display()));
+            } else if !request.path.as_os_str().is_empty() {
+                return Err("only one file or directory can be given".into());
+            } else {
+                request.path = PathBuf::from(word);
             }
         }
-        Ok(Request { path: path.ok_or("a file or directory is required")?, fix, yes, moment })
+        if request.path.as_os_str().is_empty() {
+            return Err("a file or directory is required".into());
+        }
+        Ok(request)
     }
 }
 
-const USAGE: &str = "\
-Usage: evenkeel check FILE|DIR [--fix] [--yes] [--truncate-to-timestamp SECONDS]
-Checks an RDB file, an append-only file, a manifest or an AOF directory, and reports intact and lost data.
-  --fix                             restores data from the tail, and truncates a damaged end
-  --truncate-to-timestamp SECONDS   truncates at a timestamp annotation, in seconds of Unix time
-  --yes                             does not ask for confirmation";
+/// An option of `evenkeel check`.
+#[derive(Debug)]
+pub struct CheckOption {
+    pub name: &'static str,
+    /// Name of its value, if it takes a value.
+    pub value: Option<&'static str>,
+    pub help: &'static str,
+    apply: fn(&mut Request, Option<&OsString>) -> Result<(), String>,
+}
+
+pub const OPTIONS: &[CheckOption] = &[
+    CheckOption {
+        name: "--fix",
+        value: None,
+        help: "restores data from the tail, and truncates a damaged end",
+        apply: |request, _| {
+            request.fix = true;
+            Ok(())
+        },
+    },
+    CheckOption {
+        name: "--truncate-to-timestamp",
+        value: Some("SECONDS"),
+        help: "truncates at a timestamp annotation, in seconds of Unix time",
+        apply: |request, value| {
+            let seconds = value.and_then(|value| value.to_str()?.parse().ok());
+            request.moment = Some(seconds.ok_or("--truncate-to-timestamp requires a number of seconds")?);
+            Ok(())
+        },
+    },
+    CheckOption {
+        name: "--yes",
+        value: None,
+        help: "does not ask for confirmation",
+        apply: |request, _| {
+            request.yes = true;
+            Ok(())
+        },
+    },
+];
+
+/// What the tool does, in a sentence.
+pub const ABOUT: &str = "Checks an RDB file, an append-only file, a manifest or an AOF directory, \
+                         and reports intact and lost data.";
+
+fn usage() -> String {
+    let line = |option: &CheckOption| {
+        let words = format!("{} {}", option.name, option.value.unwrap_or_default());
+        format!("\n  {words:<32}  {}", option.help)
+    };
+    let lines: String = OPTIONS.iter().map(line).collect();
+    format!(
+        "Usage: evenkeel check FILE|DIR [--fix] [--yes] [--truncate-to-timestamp SECONDS]\n{ABOUT}{lines}"
+    )
+}
 
 /// Runs a request, with standard input and output.
 fn run_check(wish: Result<Wish, String>) -> ExitCode {
     let request = match wish {
         Ok(Wish::Look(request)) => request,
         Ok(Wish::Help) => {
-            println!("{USAGE}");
+            println!("{}", usage());
             return ExitCode::SUCCESS;
         }
         Err(reason) => {
-            eprintln!("evenkeel check: {reason}\n{USAGE}");
+            eprintln!("evenkeel check: {reason}\n{}", usage());
             return ExitCode::FAILURE;
         }
     };

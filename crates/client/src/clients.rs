@@ -72,6 +72,10 @@ pub struct ClientInfo {
     pub no_touch: AtomicBool,
     /// CLIENT CAPA REDIRECT: the client understands a redirection to the primary.
     pub redirects: AtomicBool,
+    /// CLIENT MAINT_NOTIFICATIONS, as an [`Asked`](crate::maintenance::Asked).
+    pub maintenance: AtomicU8,
+    /// The client was told to move (CLIENT MAINT_NOTIFICATIONS).
+    pub is_moved: AtomicBool,
     /// READONLY: the client reads from a replica on purpose.
     pub reads_replica: AtomicBool,
     /// CLIENT IMPORT-SOURCE.
@@ -92,6 +96,10 @@ pub struct ClientInfo {
     pub watch: Mutex<Weak<Watch>>,
     /// The client is this server's primary.
     pub is_primary: AtomicBool,
+    /// The client is the server's own HTTP side.
+    pub is_http: AtomicBool,
+    /// The client is the process that is about to take over from this process.
+    pub is_successor: AtomicBool,
     /// Its worker has to close it.
     pub killed: AtomicBool,
     /// DEBUG PROTECT-CLIENT: it is not killed.
@@ -173,6 +181,8 @@ impl ClientInfo {
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
             redirects: AtomicBool::new(false),
+            maintenance: AtomicU8::new(0),
+            is_moved: AtomicBool::new(false),
             reads_replica: AtomicBool::new(false),
             imports: AtomicBool::new(false),
             is_replica: AtomicBool::new(false),
@@ -183,6 +193,8 @@ impl ClientInfo {
             wait: Mutex::default(),
             watch: Mutex::default(),
             is_primary: AtomicBool::new(false),
+            is_http: AtomicBool::new(false),
+            is_successor: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             protected: AtomicBool::new(false),
             name: Mutex::default(),
@@ -310,6 +322,16 @@ impl Clients {
     /// Returns an id that no client has had.
     pub fn next_id(&self) -> u64 {
         self.last_id.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Returns the last id that a client has got.
+    pub fn last_id(&self) -> u64 {
+        self.last_id.load(Relaxed)
+    }
+
+    /// Leaves all ids up to this to clients of another process, which are taken over.
+    pub fn skip_ids(&self, last: u64) {
+        self.last_id.fetch_max(last, Relaxed);
     }
 
     pub fn add(&self, client: Arc<ClientInfo>) {

@@ -33,6 +33,11 @@ impl Fieldsets {
         removed.is_some()
     }
 
+    /// All names and fieldsets.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Fieldset)> {
+        self.by_name.iter().map(|(name, fields)| (&**name, fields))
+    }
+
     pub fn len(&self) -> usize {
         self.by_name.len()
     }

@@ -9,6 +9,7 @@ use evenkeel_core::Core;
 use evenkeel_store::events::Events;
 
 use crate::clients::{ClientInfo, Clients};
+use crate::maintenance::Maintenance;
 use crate::monitor::Monitors;
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
@@ -36,6 +37,7 @@ pub struct Hub {
     notices: Arc<Notices>,
     pub tracking: Arc<Tracking>,
     pub monitors: Arc<Monitors>,
+    pub maintenance: Maintenance,
     /// Connections refused since `maxclients` was reached.
     pub rejected_connections: AtomicU64,
     pub closed_for_output: AtomicU64,
@@ -60,6 +62,7 @@ impl Hub {
             notices,
             tracking,
             monitors,
+            maintenance: Maintenance::default(),
             rejected_connections: AtomicU64::new(0),
             closed_for_output: AtomicU64::new(0),
             closed_for_input: AtomicU64::new(0),

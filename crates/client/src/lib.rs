@@ -6,6 +6,7 @@
 pub mod clients;
 pub mod fieldsets;
 pub mod hub;
+pub mod maintenance;
 pub mod monitor;
 pub mod pubsub;
 pub mod replica_hello;

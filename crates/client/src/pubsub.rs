@@ -344,8 +344,13 @@ pub struct Subscriptions {
 
 impl Subscriptions {
     /// Returns all names of a kind.
-    pub fn names(&mut self, kind: SubscriptionKind) -> impl Iterator<Item = &[u8]> {
-        self.of(kind).iter().map(|name| &**name)
+    pub fn names(&self, kind: SubscriptionKind) -> impl Iterator<Item = &[u8]> {
+        let names = match kind {
+            SubscriptionKind::Channel => &self.channels,
+            SubscriptionKind::Pattern => &self.patterns,
+            SubscriptionKind::Shard => &self.shards,
+        };
+        names.iter().map(|name| &**name)
     }
 
     /// Adds a name. Returns whether it is new.

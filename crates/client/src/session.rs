@@ -11,6 +11,7 @@ use evenkeel_store::{SlotGuard, Watch};
 use crate::clients::ClientInfo;
 use crate::fieldsets::{Fieldset, Fieldsets};
 use crate::hub::Hub;
+use crate::maintenance::Asked;
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replica_hello::ReplicaHello;
 use crate::tracking::mode;
@@ -33,6 +34,9 @@ pub struct Session {
     pub left_watches: Option<Watching>,
     /// Set while its last command waits.
     pub waiting: Option<Box<Waiting>>,
+    /// Its next command has waited already, in another process: the milliseconds that are left, if its wait
+    /// has an end.
+    pub resumes_wait: Option<Option<u64>>,
     /// Number of the last journal record that its commands made, zero before the first; the batch now running
     /// adds its own at its end. Until that record is on disk, replies may have to wait.
     pub last_record: u64,
@@ -52,6 +56,8 @@ pub struct Session {
     pub imports: bool,
     /// CLIENT CAPA REDIRECT.
     pub redirects: bool,
+    /// CLIENT MAINT_NOTIFICATIONS.
+    pub is_notified: bool,
     /// Its announcement (REPLCONF) of the replica that it is to become.
     pub replica_hello: Option<Box<ReplicaHello>>,
     /// It replays the journal while data are loaded: these writes have happened, and nothing may refuse them.
@@ -147,6 +153,7 @@ impl Session {
             watching: None,
             left_watches: None,
             waiting: None,
+            resumes_wait: None,
             last_record: 0,
             receives_push: false,
             subscriptions: None,
@@ -158,6 +165,7 @@ impl Session {
             no_touch: false,
             imports: false,
             redirects: false,
+            is_notified: false,
             replica_hello: None,
             replays: false,
             link: None,
@@ -268,12 +276,25 @@ impl Session {
         if std::mem::take(&mut self.monitors) {
             hub.monitors.remove(&self.client);
         }
+        self.ask_about_maintenance(Asked::Nothing);
+    }
+
+    /// Sets which messages about maintenance the client gets.
+    pub fn ask_about_maintenance(&mut self, asked: Asked) {
+        self.client.maintenance.store(asked as u8, Relaxed);
+        self.is_notified = asked != Asked::Nothing;
+        if !self.is_notified {
+            self.client.is_moved.store(false, Relaxed);
+        }
+        self.receives_push |= self.is_notified;
     }
 
     /// Updates the state after a command was run or queued: whether push messages may come, and which command
     /// CLIENT CACHING holds for.
     pub fn after_command(&mut self) {
-        self.receives_push = self.subscriptions.is_some() || self.monitors || self.is_tracking();
+        self.receives_push =
+            self.subscriptions.is_some() || self.monitors || self.is_notified || self.is_tracking();
+        self.resumes_wait = None;
         self.caching = match self.caching {
             Caching::Said => Caching::Holds,
             Caching::Holds if self.multi.is_some() => Caching::Holds,

@@ -66,6 +66,33 @@ pub struct Fields {
     /// Seconds between two checks of the files; zero: no checks.
     pub tls_auto_reload_interval: u32,
 
+    // HTTP
+    /// Zero: none.
+    pub http_port: u16,
+    pub http_bind: Vec<Bind>,
+    /// Whether its connections are encrypted, by the certificate and the rules of `tls-*`.
+    pub http_tls: bool,
+    pub http_max_connections: u32,
+    /// Names of this server, beside its addresses and `localhost`, that a request without credentials may
+    /// have in `Host`; separated by spaces.
+    pub http_hosts: Word,
+    /// Whether `/metrics` needs no credentials.
+    pub http_metrics_public: bool,
+    /// Origins whose pages may read replies (CORS), separated by spaces; `*`: all.
+    pub http_allow_origins: Word,
+    /// Whether browsers get the console.
+    pub http_console: bool,
+    /// Whether commands are run.
+    pub http_rest: bool,
+    /// Bytes of the body of a request.
+    pub http_max_body: usize,
+
+    // Flight recorder
+    /// Directory of its files; none: memory alone. Relative to `dir`.
+    pub recorder_dir: Option<PathBuf>,
+    /// Bytes that it takes in memory, and again in files; zero: it is off.
+    pub recorder_memory: usize,
+
     // Process
     /// Worker threads; zero: one for each core.
     pub threads: usize,

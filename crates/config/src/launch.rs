@@ -44,6 +44,33 @@ pub enum Action {
     CheckConfig,
 }
 
+/// An option of the command line that is no directive.
+#[derive(Debug)]
+pub struct Flag {
+    pub names: &'static [&'static str],
+    pub action: Action,
+    /// Must be the only argument. Otherwise it may be the first or the last.
+    is_alone: bool,
+    pub help: &'static str,
+}
+
+pub const FLAGS: &[Flag] = &[
+    Flag {
+        names: &["--check-config"],
+        action: Action::CheckConfig,
+        is_alone: false,
+        help: "Check the configuration, list problems that would prevent startup or saving, and exit",
+    },
+    Flag { names: &["-v", "--version"], action: Action::Version, is_alone: true, help: "Print the version" },
+    Flag { names: &["-h", "--help"], action: Action::Help, is_alone: true, help: "Print help" },
+];
+
+impl Flag {
+    fn is_named(&self, arg: &Word) -> bool {
+        self.names.iter().any(|name| name.as_bytes() == arg)
+    }
+}
+
 pub const USAGE: &str = "\
 Usage: evenkeel [/path/to/redis.conf] [options] [-]
        evenkeel -                 reads the configuration from standard input
@@ -52,6 +79,8 @@ Usage: evenkeel [/path/to/redis.conf] [options] [-]
        evenkeel check FILE|DIR [--fix] [--truncate-to-timestamp SECONDS] [--yes]
                                   checks an RDB file, an append-only file or an AOF directory, and repairs a
                                   damaged end
+       evenkeel top [HOST:PORT]   shows a running server in the terminal
+       evenkeel upgrade           replaces the program of a running server, which keeps its clients
        evenkeel -v | --version
        evenkeel -h | --help
 
@@ -169,15 +198,16 @@ impl Request {
 
     /// Takes the action, which is the first argument; `--check-config` may be the last, too.
     fn take_action<'a>(&mut self, args: &'a [Word]) -> &'a [Word] {
-        let (action, rest) = match args {
-            [only] if only == b"-v" || only == b"--version" => (Action::Version, &args[1..]),
-            [only] if only == b"-h" || only == b"--help" => (Action::Help, &args[1..]),
-            [first, rest @ ..] if first == b"--check-config" => (Action::CheckConfig, rest),
-            [rest @ .., last] if last == b"--check-config" => (Action::CheckConfig, rest),
-            _ => (Action::Run, args),
-        };
-        self.action = action;
-        rest
+        for flag in FLAGS {
+            let rest = match args {
+                [first, rest @ ..] if flag.is_named(first) && (!flag.is_alone || rest.is_empty()) => rest,
+                [rest @ .., last] if flag.is_named(last) && !flag.is_alone => rest,
+                _ => continue,
+            };
+            self.action = flag.action;
+            return rest;
+        }
+        args
     }
 
     fn take_file<'a>(&mut self, args: &'a [Word]) -> &'a [Word] {
@@ -289,6 +319,13 @@ mod tests {
             assert_eq!(start(args).action, action, "{args:?}");
         }
         refused(&["--port", "1", "--help"], 2, "help", "Bad directive or wrong number of arguments");
+    }
+
+    #[test]
+    fn the_help_names_each_flag() {
+        for name in FLAGS.iter().flat_map(|flag| flag.names) {
+            assert!(USAGE.contains(name), "{name}");
+        }
     }
 
     #[test]

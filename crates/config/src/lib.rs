@@ -12,6 +12,7 @@
 //! | `line.rs`, `file.rs`, `paths.rs` | lines, files, includes |
 //! | `launch.rs` | the command line |
 //! | `rewrite.rs` | CONFIG REWRITE |
+//! | `reference.rs`, `summaries.rs` | the table in words, for the manual page and completions |
 //! | `errors.rs`, `nearest.rs` | error texts, and the directive that a misspelt name probably means |
 //!
 //! Absent: the effect of a directive. This crate knows names and values. It depends on the patterns of
@@ -27,7 +28,9 @@ mod line;
 mod lists;
 mod nearest;
 mod paths;
+mod reference;
 mod rewrite;
+mod summaries;
 #[cfg(test)]
 mod testing;
 mod typed;
@@ -35,8 +38,11 @@ mod value;
 
 pub use errors::{Mistakes, SetError, cause};
 pub use file::UserLines;
-pub use launch::{Action, Launch, NoEffect, USAGE};
+pub use launch::{Action, FLAGS, Flag, Launch, NoEffect, USAGE};
 pub use line::{plain_or_quoted, quoted, split as split_words};
+pub use reference::{DirectiveReference, reference};
+#[cfg(fuzzing)]
+pub use rewrite::fuzzing;
 pub use rewrite::{ConfigFile, Extent, replace as replace_file};
 pub use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
@@ -154,6 +160,43 @@ impl Settings {
         Ok((new, changed))
     }
 
+    /// Returns all directives that have a value, for a process that is to have the same settings.
+    pub fn transfer(&self) -> Vec<Transferred> {
+        let transferred = |row: &'static Directive| {
+            let value = self.value(row);
+            let is_default = value == row.default_value();
+            Transferred { name: row.name.to_owned(), value: self.show(row), is_default }
+        };
+        settings().map(transferred).collect()
+    }
+
+    /// Returns these settings with the values of another process, also of directives that CONFIG SET cannot
+    /// change.
+    ///
+    /// # Errors
+    /// A directive is unknown here and has not its default there, or its value is not valid here.
+    pub fn with_transferred(&self, all: &[Transferred]) -> Result<Settings, String> {
+        let mut new = self.clone();
+        for Transferred { name, value, is_default } in all {
+            let Some(row) = find_setting(name.as_bytes()) else {
+                if *is_default {
+                    continue;
+                }
+                return Err(format!("this program does not know the directive '{name}', which is in use"));
+            };
+            let before = new.value(row);
+            if row.kind.show(&before) == *value {
+                continue;
+            }
+            let parsed =
+                row.parse(std::slice::from_ref(value), Before { value: Some(&before), repeated: false });
+            let value =
+                parsed.map_err(|reason| format!("the value of '{name}' is not valid here: {reason}"))?;
+            new.put(row, value);
+        }
+        Ok(new)
+    }
+
     /// Returns the bytes that all clients together may take; zero: no limit. As in Redis, there is always
     /// room for a few clients.
     pub fn client_memory_max(&self) -> usize {
@@ -172,6 +215,18 @@ impl Settings {
     /// Returns the named directives that request an effect that the server lacks.
     pub fn in_vain(&self, names: &[&str]) -> impl Iterator<Item = NoEffect> {
         launch::without_effect(self, settings().filter(|row| names.contains(&row.name)))
+    }
+
+    /// Returns the settings of a process that is about to take over from another: it touches no file of the
+    /// data, and follows the other process in memory alone.
+    pub fn to_follow_in_memory(&self) -> Settings {
+        let mut new = self.clone();
+        new.fields.appendonly = false;
+        new.fields.save = Vec::new();
+        new.fields.replicaof = None;
+        new.fields.repl_diskless_load = DisklessLoad::FlushBeforeLoad;
+        new.fields.preload_file = None;
+        new
     }
 
     /// Returns the settings with another primary.
@@ -253,6 +308,14 @@ impl Settings {
             None => drop(self.inert.insert(row.name, value)),
         }
     }
+}
+
+/// A directive's value on its way to another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transferred {
+    pub name: String,
+    pub value: Word,
+    pub is_default: bool,
 }
 
 /// Whether the value of a directive must not appear in logs.

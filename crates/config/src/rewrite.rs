@@ -9,6 +9,9 @@
 //! Redis writes every directive again and does not look into includes. So it normalises lines that did not
 //! change, and loses a change back to the default of a directive that an include sets.
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
+
 use super::Settings;
 use super::directives::{Directive, find, settings};
 use super::file::{self, Loader, UserLines};

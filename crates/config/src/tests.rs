@@ -1,6 +1,7 @@
 //! Tests of the table, and of CONFIG GET and SET over it.
 
 use super::directives::DIRECTIVES;
+use super::errors::Place;
 use super::file::Loader;
 use super::testing::{USER_LINES, shown};
 use super::*;
@@ -89,7 +90,10 @@ const IN_FILES: &str =
     "include loadmodule rename-command user list-max-ziplist-entries list-max-ziplist-value";
 
 /// Names of this server only.
-const OURS: &str = "appendonly-buffer-limit appendonly-direct-io huge-pages reported-redis-version \
+const OURS: &str = "appendonly-buffer-limit appendonly-direct-io http-allow-origins http-bind \
+                    http-console http-hosts http-max-body \
+                    http-max-connections http-metrics-public http-port http-rest http-tls huge-pages \
+                    recorder-dir recorder-memory reported-redis-version \
                     snapshot-buffer-limit snapshot-direct-io snapshot-max-mbps thread-affinity threads";
 
 fn set(settings: &Settings, pairs: &[(&str, &str)]) -> Result<(Settings, Vec<&'static str>), String> {
@@ -378,4 +382,50 @@ fn a_stock_redis_conf_is_known() {
             !letters || name.starts_with('-') || prose.contains(&name) || Policy::NAMES.contains(&name);
         assert!(prose || directives::find(name.as_bytes()).is_some(), "{name}");
     }
+}
+
+/// Another process has the same settings, also those that no CONFIG SET could give it.
+#[test]
+fn settings_travel_to_another_process() {
+    let here = Path::new("/tmp");
+    let known: &dyn Fn(&[u8]) -> bool = &|_| true;
+    let mut loader = Loader::new(USER_LINES, Some(known), here);
+    let lines: &[&[u8]] = &[
+        b"bind 127.0.0.1 -::1 10.0.0.1",
+        b"port 7777",
+        b"save 900 1 300 10",
+        b"client-output-buffer-limit pubsub 64mb 16mb 60",
+        b"notify-keyspace-events KEA",
+        b"maxmemory 100mb",
+        b"maxmemory-policy allkeys-lfu",
+        b"oom-score-adj-values 1 2 3",
+        b"latency-tracking-info-percentiles 50 99.9",
+        b"requirepass \"a b \\x01\"",
+        b"databases 77",
+        b"unixsocket /tmp/a.sock",
+        b"unixsocketperm 700",
+        b"replicaof 10.0.0.9 6380",
+        b"shutdown-on-sigterm nosave force",
+        b"appendonly yes",
+        b"appendfilename log.aof",
+        b"io-threads 4",
+    ];
+    for line in lines {
+        loader.line_at(line, || Place::Option { number: 1 });
+    }
+    assert!(loader.mistakes.is_empty(), "{:?}", loader.mistakes);
+    let settings = loader.settings;
+    let transferred = settings.transfer();
+    assert!(transferred.iter().filter(|one| !one.is_default).count() >= lines.len());
+    let there = Settings::default().with_transferred(&transferred).expect("they are valid");
+    assert_eq!(there.transfer(), transferred);
+    assert_eq!(there.bind, settings.bind);
+    assert_eq!(there.replicaof, settings.replicaof);
+    // A later program may have directives that this one does not know.
+    let unknown = |is_default| Transferred { name: "new".into(), value: b"1".to_vec(), is_default };
+    assert!(Settings::default().with_transferred(&[unknown(true)]).is_ok());
+    let refused = Settings::default().with_transferred(&[unknown(false)]).expect_err("it is in use");
+    assert!(refused.contains("'new'"), "{refused}");
+    let invalid = Transferred { name: "port".into(), value: b"x".to_vec(), is_default: false };
+    assert!(Settings::default().with_transferred(&[invalid]).is_err());
 }

@@ -16,10 +16,12 @@ pub enum Pauser {
     End,
     /// DEBUG RELOAD.
     Reload,
+    /// The hand-over of all clients to another process.
+    Upgrade,
 }
 
 impl Pauser {
-    const ALL: [Pauser; 4] = [Pauser::Client, Pauser::Failover, Pauser::End, Pauser::Reload];
+    const ALL: [Pauser; 5] = [Pauser::Client, Pauser::Failover, Pauser::End, Pauser::Reload, Pauser::Upgrade];
 
     /// Returns the name in INFO, which is Valkey's if Valkey has the reason.
     fn name(self) -> &'static str {
@@ -28,6 +30,7 @@ impl Pauser {
             Pauser::Failover => "failover_in_progress",
             Pauser::End => "shutdown_in_progress",
             Pauser::Reload => "reload_in_progress",
+            Pauser::Upgrade => "upgrade_in_progress",
         }
     }
 }
@@ -70,6 +73,13 @@ impl Pause {
             |ends: &mut dyn Iterator<Item = &(bool, u64)>| ends.map(|(_, end)| *end).max().unwrap_or(0);
         self.all_until_ms.store(last(&mut wanted.iter().filter(|(all, _)| *all)), Release);
         self.until_ms.store(last(&mut wanted.iter()), Release);
+    }
+
+    /// The pause for this reason: whether all commands wait, and the end in milliseconds since the Unix
+    /// epoch.
+    pub fn of(&self, by: Pauser, now_ms: u64) -> Option<(bool, u64)> {
+        let one = self.wanted.lock()[by as usize];
+        (now_ms < one.1).then_some(one)
     }
 
     /// Whether any pause holds: meanwhile expired keys stay and nothing is evicted.

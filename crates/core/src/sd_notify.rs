@@ -53,6 +53,10 @@ impl Manager {
         }
     }
 
+    pub fn is_there(&self) -> bool {
+        self.address.is_some()
+    }
+
     /// Returns the name in INFO.
     pub fn name(&self) -> &'static str {
         if self.address.is_some() { "systemd" } else { "no" }
@@ -65,6 +69,12 @@ impl Manager {
             true => "Ready to accept connections in read-only mode. Waiting for PRIMARY <-> REPLICA sync",
         };
         self.notify(&format!("STATUS={status}\nREADY=1\n"));
+    }
+
+    /// Reports that another process, which has taken over, is the service's main process from now on. Returns
+    /// whether a manager has received it.
+    pub fn notify_successor(&self, pid: u32) -> bool {
+        self.notify(&format!("MAINPID={pid}\nREADY=1\nSTATUS=Ready to accept connections\n"))
     }
 
     /// Reports that the process stops, irrevocably.

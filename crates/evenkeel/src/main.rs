@@ -1,6 +1,7 @@
 //! Evenkeel: a Redis-compatible, multi-core, in-memory data store whose latency stays even.
 //!
-//! This file has the allocator, and decides between the server and the tool that checks files.
+//! This file has the allocator, and decides between the server, the tool that checks files, the tool that
+//! shows a running server, and the request for an upgrade.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,7 +14,10 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
     let args: Vec<OsString> = args.collect();
-    evenkeel_check::run(&program, &args).unwrap_or_else(|| evenkeel_server::run(&program, args))
+    evenkeel_check::run(&program, &args)
+        .or_else(|| evenkeel_top::run(&args))
+        .or_else(|| evenkeel_server::run_upgrade(&args))
+        .unwrap_or_else(|| evenkeel_server::run(&program, args))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! | module | |
 //! |---|---|
 //! | `poll` | epoll, `poll` on a single descriptor, wake-ups from other threads |
+//! | `channel` | messages with descriptors between two processes |
 //! | `listener` | listening sockets, which follow the settings |
 //! | `socket` | receiving and sending on a descriptor |
 //! | [`Stream`] | the socket of a connection, with TLS or without |
@@ -12,6 +13,7 @@
 //! Absent: sessions, the protocol, commands, queues of replies, and threads. A worker decides when it reads,
 //! and the meaning of the bytes is its own. Of the store, `region` knows the journal's type of a lent region.
 
+pub mod channel;
 pub mod listener;
 pub mod poll;
 pub mod region;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
-use evenkeel_config::{Settings, cause};
+use evenkeel_config::{Bind, Settings, cause};
 use evenkeel_runtime::temp_file;
 
 /// Longest keep-alive time that the kernel takes, in seconds.
@@ -21,7 +21,11 @@ const KEEPALIVE_MAX_S: u32 = 32_767;
 
 /// Error of a server without any address to listen on.
 pub const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
-const NO_ADDRESS: &str = "no address of 'bind' is available";
+
+fn no_address(protocol: Protocol) -> String {
+    let directive = if protocol == Protocol::Http { "http-bind" } else { "bind" };
+    format!("no address of '{directive}' is available")
+}
 
 /// A listening socket, closed when dropped.
 pub struct Listener {
@@ -43,6 +47,27 @@ enum Endpoint {
     Unix(PathBuf),
 }
 
+/// A listening socket on its way to another process.
+pub struct Passed {
+    /// Its address, as [`take_over`] names it.
+    pub name: String,
+    pub socket: OwnedFd,
+}
+
+/// Listening sockets of the process whose clients this process takes over: they are used instead of new ones.
+static PASSED: Mutex<Vec<Passed>> = Mutex::new(Vec::new());
+
+/// Has the next listeners of these addresses use these sockets, which listen already: connections that wait
+/// there are not lost.
+pub fn take_over(sockets: Vec<Passed>) {
+    PASSED.lock().extend(sockets);
+}
+
+/// Closes the sockets of [`take_over`] that no listener uses.
+pub fn forget_passed() {
+    PASSED.lock().clear();
+}
+
 /// A new connection.
 pub struct Accepted {
     pub socket: OwnedFd,
@@ -53,7 +78,16 @@ pub struct Accepted {
     pub is_tls: bool,
 }
 
-/// The listening sockets of the server, which CONFIG SET may change.
+/// The protocol that is spoken on a listener's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// RESP: `bind`, `port`, `tls-port`, `unixsocket`.
+    Resp,
+    /// `http-bind`, `http-port`, `http-tls`.
+    Http,
+}
+
+/// The listening sockets of the server for a protocol, which CONFIG SET may change.
 #[derive(Default)]
 pub struct Listeners(Mutex<Vec<Arc<Listener>>>);
 
@@ -67,11 +101,11 @@ impl Listeners {
         self.0.lock().clear();
     }
 
-    /// Opens the endpoints of the settings that are not open yet, and closes open endpoints that the settings
-    /// no longer name. A listener that stays loses no waiting connection. Returns an error if an endpoint
-    /// cannot be opened; then nothing has changed.
-    pub fn follow(&self, settings: &Settings) -> Result<(), String> {
-        let wanted = endpoints(settings);
+    /// Opens the endpoints of `of` in these settings that are not open yet, and closes open endpoints that
+    /// the settings no longer name. A listener that stays loses no waiting connection. Returns an error if an
+    /// endpoint cannot be opened; then nothing has changed.
+    pub fn follow(&self, of: Protocol, settings: &Settings) -> Result<(), String> {
+        let wanted = endpoints(of, settings);
         if let Some(twice) = first_repeated(&wanted) {
             return Err(twice.refusal(&in_use()));
         }
@@ -80,16 +114,16 @@ impl Listeners {
         let (mut kept, leaving): (Vec<_>, Vec<_>) = open.drain(..).partition(is_wanted);
         let has = |one: &Endpoint| kept.iter().any(|listener: &Arc<Listener>| listener.endpoint == *one);
         let missing: Vec<_> = wanted.iter().filter(|(one, _)| !has(one)).cloned().collect();
-        let mut opened = open_all(&missing, settings);
+        let mut opened = open_all(of, &missing, settings);
         // `*` and an address of this machine cannot be open on the same port, not even for a moment.
         let in_the_way =
             |listener: &Arc<Listener>| missing.iter().any(|(one, _)| one.meets(&listener.endpoint));
         if opened.is_err() && leaving.iter().any(in_the_way) {
             leaving.iter().for_each(|listener| listener.stop());
-            opened = open_all(&missing, settings);
+            opened = open_all(of, &missing, settings);
             if opened.is_err() {
                 let back: Vec<_> = leaving.iter().map(|listener| (listener.endpoint.clone(), true)).collect();
-                kept.extend(open_all(&back, settings).unwrap_or_default());
+                kept.extend(open_all(of, &back, settings).unwrap_or_default());
             }
         } else if opened.is_err() {
             kept.extend(leaving);
@@ -122,6 +156,22 @@ impl Endpoint {
         }
     }
 
+    /// The name of the endpoint between processes.
+    fn name(&self) -> String {
+        match self {
+            Endpoint::Tcp { address, port, is_tls: false } => format!("tcp {address} {port}"),
+            Endpoint::Tcp { address, port, is_tls: true } => format!("tls {address} {port}"),
+            Endpoint::Unix(path) => format!("unix {}", path.display()),
+        }
+    }
+
+    /// The socket that another process has passed on for it.
+    fn passed(&self) -> Option<Socket> {
+        let (name, mut passed) = (self.name(), PASSED.lock());
+        let at = passed.iter().position(|one| one.name == name)?;
+        Some(passed.swap_remove(at).socket.into())
+    }
+
     /// Returns the file of a Unix socket.
     fn path(&self) -> Option<&Path> {
         match self {
@@ -141,11 +191,23 @@ pub struct Rehearsal {
 /// Tries all addresses, without listening on any and without changing existing files. Skips paths that
 /// `leads_somewhere` refuses.
 pub fn rehearse(settings: &Settings, leads_somewhere: impl Fn(&Path) -> bool) -> Rehearsal {
-    let (mut found, mut missing) = (Rehearsal::default(), 0);
-    let wanted = endpoints(settings);
-    if wanted.is_empty() {
+    let mut found = Rehearsal::default();
+    if endpoints(Protocol::Resp, settings).is_empty() {
         found.mistakes.push(NOWHERE.into());
     }
+    for protocol in [Protocol::Resp, Protocol::Http] {
+        rehearse_protocol(protocol, settings, &leads_somewhere, &mut found);
+    }
+    found
+}
+
+fn rehearse_protocol(
+    protocol: Protocol,
+    settings: &Settings,
+    leads_somewhere: &impl Fn(&Path) -> bool,
+    found: &mut Rehearsal,
+) {
+    let (wanted, mut missing) = (endpoints(protocol, settings), 0);
     if let Some(twice) = first_repeated(&wanted) {
         found.mistakes.push(twice.refusal(&in_use()));
     }
@@ -164,9 +226,8 @@ pub fn rehearse(settings: &Settings, leads_somewhere: impl Fn(&Path) -> bool) ->
         }
     }
     if missing > 0 && missing == wanted.len() {
-        found.mistakes.push(NO_ADDRESS.into());
+        found.mistakes.push(no_address(protocol));
     }
-    found
 }
 
 /// Checks that a socket could be created there, in place of an existing file.
@@ -188,25 +249,38 @@ fn first_repeated(endpoints: &[(Endpoint, bool)]) -> Option<&Endpoint> {
     endpoints.iter().enumerate().find(|(at, (one, _))| is_before(*at, one)).map(|(_, (one, _))| one)
 }
 
-/// Returns the endpoints of the settings, and whether each may be missing.
-fn endpoints(settings: &Settings) -> Vec<(Endpoint, bool)> {
-    let ports = [(settings.port, false), (settings.tls_port, true)];
-    let tcp = ports.into_iter().filter(|(port, _)| *port > 0).flat_map(|(port, is_tls)| {
-        let at = move |address: &str| Endpoint::Tcp { address: address.to_owned(), port, is_tls };
-        settings.bind.iter().map(move |bind| (at(&bind.address), bind.optional))
-    });
-    let unix = settings.unixsocket.iter().map(|path| (Endpoint::Unix(path.clone()), false));
-    tcp.chain(unix).collect()
+/// Returns the endpoints of a protocol in the settings, and whether each may be missing.
+fn endpoints(protocol: Protocol, settings: &Settings) -> Vec<(Endpoint, bool)> {
+    let at = |binds: &[Bind], port: u16, is_tls: bool| {
+        let binds = if port > 0 { binds } else { &[] };
+        let endpoint =
+            |bind: &Bind| (Endpoint::Tcp { address: bind.address.clone(), port, is_tls }, bind.optional);
+        binds.iter().map(endpoint).collect::<Vec<_>>()
+    };
+    match protocol {
+        Protocol::Resp => {
+            let mut all = at(&settings.bind, settings.port, false);
+            all.extend(at(&settings.bind, settings.tls_port, true));
+            all.extend(settings.unixsocket.iter().map(|path| (Endpoint::Unix(path.clone()), false)));
+            all
+        }
+        Protocol::Http => at(&settings.http_bind, settings.http_port, settings.http_tls),
+    }
 }
 
 /// Opens all endpoints, except missing endpoints that may be missing. Errors name the address.
-fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<Arc<Listener>>, String> {
+fn open_all(
+    protocol: Protocol,
+    endpoints: &[(Endpoint, bool)],
+    settings: &Settings,
+) -> Result<Vec<Arc<Listener>>, String> {
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let (mut listeners, mut missing) = (Vec::new(), 0);
     for (endpoint, optional) in endpoints {
-        let opened = match endpoint {
-            Endpoint::Tcp { address, port, .. } => open_tcp(address, *port, settings.tcp_backlog),
-            Endpoint::Unix(path) => open_unix(path, settings.unixsocketperm, settings.tcp_backlog),
+        let opened = match (endpoint.passed(), endpoint) {
+            (Some(socket), _) => Ok(socket),
+            (None, Endpoint::Tcp { address, port, .. }) => open_tcp(address, *port, settings.tcp_backlog),
+            (None, Endpoint::Unix(path)) => open_unix(path, settings.unixsocketperm, settings.tcp_backlog),
         };
         match (opened, endpoint) {
             (Ok(socket), _) => {
@@ -219,7 +293,7 @@ fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<A
         }
     }
     if missing > 0 && missing == endpoints.len() {
-        return Err(NO_ADDRESS.into());
+        return Err(no_address(protocol));
     }
     Ok(listeners)
 }
@@ -290,6 +364,11 @@ impl fmt::Display for Listener {
 impl Listener {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// The name of its address between processes; see [`take_over`].
+    pub fn name(&self) -> String {
+        self.endpoint.name()
     }
 
     /// Refuses connections from now on, although workers may keep the descriptor for a moment.

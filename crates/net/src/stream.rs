@@ -35,6 +35,10 @@ impl Stream {
         self.tls.as_deref_mut()
     }
 
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Whether the TLS handshake is not finished.
     #[inline]
     pub fn is_handshaking(&self) -> bool {

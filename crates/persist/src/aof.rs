@@ -50,7 +50,7 @@ use super::Blockers;
 use super::Persist;
 use super::position::Point;
 use evenkeel_config::{Fsync, Settings};
-use evenkeel_runtime::threads;
+use evenkeel_runtime::{clock, threads};
 
 /// The place without a reader.
 const NOWHERE: usize = usize::MAX;
@@ -102,6 +102,8 @@ pub struct AofMetrics {
     pub syncs: AtomicU64,
     pub longest_write_us: AtomicU64,
     pub longest_sync_us: AtomicU64,
+    pub recent_writes: RecentCalls,
+    pub recent_syncs: RecentCalls,
     /// Syncs that took longer than [`SYNC_LONG`], and whether a sync is running that no reply waits for.
     pub delayed_syncs: AtomicU64,
     pub is_syncing: AtomicBool,
@@ -114,6 +116,35 @@ pub struct AofMetrics {
     pub write_failed: AtomicBool,
     /// The cause of a failure, for the error replies of refused writers.
     pub failure: Mutex<String>,
+}
+
+/// Calls of the disk since the flight recorder last looked.
+#[derive(Default)]
+pub struct RecentCalls {
+    /// Start of the call that is under way, as microseconds since the Unix epoch; zero: there is none.
+    began_us: AtomicU64,
+    longest_us: AtomicU64,
+}
+
+impl RecentCalls {
+    fn begin(&self) {
+        self.began_us.store(clock::unix_us(), Relaxed);
+    }
+
+    fn end(&self) {
+        let began_us = self.began_us.swap(0, Relaxed);
+        self.longest_us.fetch_max(clock::unix_us().saturating_sub(began_us), Relaxed);
+    }
+
+    /// Returns the duration of the longest call that has ended since the last call of this function, or of
+    /// the call that is under way, in microseconds.
+    pub fn take_us(&self) -> u64 {
+        let under_way_us = match self.began_us.load(Relaxed) {
+            0 => 0,
+            began_us => clock::unix_us().saturating_sub(began_us),
+        };
+        self.longest_us.swap(0, Relaxed).max(under_way_us)
+    }
 }
 
 /// The number of the incremental file that was begun last, and the record behind which it begins.
@@ -173,7 +204,7 @@ impl Aof {
     }
 
     /// Whether the last write or sync failed, so an acknowledged command may not be on disk.
-    pub(super) fn fails(&self) -> bool {
+    pub fn fails(&self) -> bool {
         self.is_on() && self.metrics.write_failed.load(Relaxed)
     }
 

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::Persist;
 use super::jobs::STUCK;
 use super::snapshot;
+use super::{EndStage, Persist};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::waiting::Resumed;
 use evenkeel_command::Id;
@@ -148,6 +148,7 @@ fn end(persist: &Arc<Persist>, how: ShutdownOptions, by_client: bool) -> Result<
     let is_loading = persist.is_loading();
     if !how.now && !is_loading {
         let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));
+        persist.host().announce_end(EndStage::Begins { seconds: timeout.as_secs() });
         persist.ending.until_ms.store(clock::unix_ms() + timeout.as_millis() as u64, Relaxed);
         persist.host().wait_for_replicas(timeout, &|| persist.ending.is_aborted());
         persist.ending.until_ms.store(0, Relaxed);
@@ -208,6 +209,7 @@ fn end(persist: &Arc<Persist>, how: ShutdownOptions, by_client: bool) -> Result<
     if !persist.ending.make_certain() {
         return Err(String::new());
     }
+    persist.host().announce_end(EndStage::Certain);
     persist.core.manager.notify_stopping();
     persist.host().stop_stream(&mut |point| {
         persist.aof.set_end(point);
@@ -244,6 +246,7 @@ fn stay(persist: &Arc<Persist>, reason: &str) {
         let text = "Errors trying to shut down the server. Check the logs for more information.";
         log::warn!("{}", text);
     }
+    persist.host().announce_end(EndStage::Stays);
     persist.host().resume_stream();
     persist.core.pause.end(Pauser::End);
     persist.core.workers.wake_all();

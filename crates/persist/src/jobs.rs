@@ -59,6 +59,8 @@ pub struct JobState {
     pub last_ok: bool,
     /// Writes since the start that the last good snapshot contains.
     pub changes_at_save: u64,
+    /// Changes since the last snapshot in the process whose data this process has taken over.
+    pub changes_before_start: u64,
 }
 
 /// The job that has been cancelled.
@@ -112,6 +114,11 @@ enum Stage {
 }
 
 impl JobState {
+    /// The changes since the last good snapshot. `asked`: the writes since the start.
+    pub fn changes_since_save(&self, asked: u64) -> u64 {
+        asked.saturating_sub(self.changes_at_save) + self.changes_before_start
+    }
+
     pub(super) fn new(now_s: u64) -> JobState {
         JobState {
             running: None,
@@ -131,6 +138,7 @@ impl JobState {
             last_copied: 0,
             last_ok: true,
             changes_at_save: 0,
+            changes_before_start: 0,
         }
     }
 

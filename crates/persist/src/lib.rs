@@ -102,8 +102,23 @@ pub trait Host: RunnerFactory {
     /// Waits until all replicas have everything, the timeout passes, or `is_aborted` returns true.
     fn wait_for_replicas(self: Arc<Self>, timeout: Duration, is_aborted: &dyn Fn() -> bool);
 
+    /// Tells the clients that have asked (CLIENT MAINT_NOTIFICATIONS) that the end begins, is certain, or was
+    /// given up.
+    fn announce_end(&self, stage: EndStage);
+
     /// Calls `stop` with all locks held, with the last point of the stream if it is known.
     fn stop_stream(&self, stop: &mut dyn FnMut(Option<Point>));
+}
+
+/// A stage of the server's end, as clients are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndStage {
+    /// Replicas may take so many seconds to catch up.
+    Begins {
+        seconds: u64,
+    },
+    Certain,
+    Stays,
 }
 
 /// The progress of a snapshot.
@@ -200,6 +215,14 @@ impl Persist {
         // Under the lock: the last caller sees all changes.
         let state = self.state.lock();
         self.core.blockers.set(Blockers::NO_SNAPSHOT, stops && !state.last_ok);
+    }
+
+    /// Records the last snapshot of a process whose data this process has taken over, and the changes since.
+    pub fn record_taken_over(&self, keyspace: &Keyspace, last_save_s: u64, changes: u64) {
+        let mut state = self.state.lock();
+        state.last_save_s = last_save_s;
+        state.changes_at_save = keyspace.total().asked();
+        state.changes_before_start = changes;
     }
 
     /// Records that the data equal the data on disk, from which they have just been loaded.

@@ -57,6 +57,11 @@ impl Locks {
         }
         Ok(())
     }
+
+    /// Releases all names, for the process that takes over.
+    pub fn release(&self) {
+        self.0.iter().for_each(|guard| drop(guard.lock().take()));
+    }
 }
 
 /// Keeps servers from the files under a name, or under any name, for as long as the returned file is open.

@@ -128,10 +128,29 @@ pub fn leave(persist: &Persist, guard: &mut SlotGuard<'_>) {
 
 /// Waits until all logged commands are on disk, and ends the append-only file.
 pub fn end_log(persist: &Persist) {
+    close_log(persist);
+    log::info!("The append-only file is disabled.");
+}
+
+fn close_log(persist: &Persist) {
     aof::stop(persist);
     aof::vacate(persist);
     leave_directory(persist);
-    log::info!("The append-only file is disabled.");
+}
+
+/// Leaves the append-only file to another process, with all logged commands on disk on return. Nothing is
+/// written meanwhile, and no job runs.
+pub fn release_log(persist: &Persist) {
+    behind_walks(persist, |guard| leave(persist, guard));
+    close_log(persist);
+}
+
+/// Goes on with the append-only file that another process has released, whose data this process has.
+pub fn take_log_over(persist: &Arc<Persist>) -> Result<(), String> {
+    let settings = persist.core.settings();
+    hold(persist, &settings).map_err(|error| error.to_string())?;
+    let directory = open(&settings).map_err(|error| error.to_string())?;
+    start_logging(persist, directory, true)
 }
 
 /// Drops the directory, to which nothing is appended any more. The settings then name the next directory.

@@ -94,7 +94,7 @@ fn due(persist: &Persist, state: &JobState) -> Option<Due> {
     if settings.appendonly != persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
         return Some(Due::FollowSettings);
     }
-    let changes = persist.core.keyspace.total().asked().saturating_sub(state.changes_at_save);
+    let changes = state.changes_since_save(persist.core.keyspace.total().asked());
     let elapsed_s = now_s.saturating_sub(state.last_save_s);
     let due = settings.save.iter().find(|point| changes >= point.changes && elapsed_s > point.seconds);
     due.filter(|_| may_try).map(|point| Due::SavePoint(*point))

@@ -197,6 +197,7 @@ fn end(persist: &Persist, changes: Option<u64>, next: Next) {
         state.saves += 1;
         state.last_save_s = now_s;
         state.changes_at_save = changes;
+        state.changes_before_start = 0;
     }
     if changes.is_some() || next != Next::End && !persist.is_cancelled(PersistJob::Snapshot) {
         state.last_ok = changes.is_some();

@@ -22,7 +22,7 @@ use evenkeel_runtime::random::{random_hex, random_seed};
 use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
 
 use super::position::{Point, Position};
-use super::{Host, Persist};
+use super::{EndStage, Host, Persist};
 use evenkeel_scripting::Scripts;
 
 /// The state of persistence, in a folder that is removed with it.
@@ -152,6 +152,8 @@ impl Host for Alone {
     fn resume_stream(self: Arc<Self>) {}
 
     fn wait_for_replicas(self: Arc<Self>, _: Duration, _: &dyn Fn() -> bool) {}
+
+    fn announce_end(&self, _: EndStage) {}
 
     fn stop_stream(&self, stop: &mut dyn FnMut(Option<Point>)) {
         stop(None);

@@ -31,11 +31,16 @@ use parking_lot::Mutex;
 
 use super::Replication;
 use super::link::{self, Target};
+use evenkeel_client::maintenance::{Endpoint, Notice, announce};
 use evenkeel_core::pause::Pauser;
+use evenkeel_persist::EndStage;
 use evenkeel_runtime::clock;
 
 /// After the end of a failover's time, the delay that leaves the link's thread its turn.
 const LATE: Duration = Duration::from_millis(500);
+
+/// Seconds that are announced for a failover without a timeout.
+const USUAL_SECONDS: u64 = 10;
 
 /// Poll interval while no replica has everything.
 pub(super) const FAILOVER_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -107,6 +112,10 @@ pub fn begin(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>, plan: Pl
     let target = plan.target.as_ref().map_or("any replica".into(), name);
     log::info!("FAILOVER requested to {target}.");
     replication.core.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
+    let seconds = plan.until.map_or(USUAL_SECONDS, |until| {
+        until.saturating_duration_since(Instant::now()).as_secs().saturating_add(1)
+    });
+    announce(&state.hub, &Notice::FailingOver { seconds });
     guard.hide_expired(true);
     state.stream().is_at_rest = true;
     *state.failover.0.lock() = Some((Phase::Waiting, plan));
@@ -128,6 +137,7 @@ pub fn abort(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>, reason: 
             link::remember(replication, None);
         }
     }
+    announce(&replication.hub, &Notice::FailedOver);
     end(replication);
     true
 }
@@ -150,9 +160,36 @@ pub(super) fn succeeded(replication: &Replication, generation: u64) {
     let state = &replication;
     // A later failover, after an aborted attempt, has another generation.
     if state.failover.is_asking() && state.link.generation() == generation {
+        // Before writers go on: they find the message, and not only that they may not write here.
+        if let Some(target) = state.link.target() {
+            announce(&state.hub, &Notice::Moving(endpoint(replication, target)));
+        }
+        announce(&state.hub, &Notice::FailedOver);
         end(replication);
         link::end_waits(replication);
     }
+}
+
+/// Returns a replica as clients reach it. A replica announces the port to which its primary may connect.
+pub(super) fn endpoint(replication: &Replication, replica: Target) -> Endpoint {
+    let is_tls = replication.core.settings().tls_replication;
+    Endpoint { host: replica.host, port: replica.port, is_tls }
+}
+
+/// Tells the clients that have asked (CLIENT MAINT_NOTIFICATIONS) of the end of this server, if it is a
+/// primary with a replica. No replica becomes a primary by itself: a client that moves to one may read, and
+/// may write once the operator, or a supervisor, has chosen it.
+pub fn announce_end(replication: &Replication, stage: EndStage) {
+    let mut replicas = replication.replicas.list();
+    replicas.retain(|replica| replica.is_online());
+    let first = replicas.into_iter().max_by_key(|replica| replica.acked());
+    let Some(first) = first.filter(|_| !replication.is_replica()) else { return };
+    let notice = match stage {
+        EndStage::Begins { seconds } => Notice::FailingOver { seconds },
+        EndStage::Certain => Notice::Moving(endpoint(replication, first.address())),
+        EndStage::Stays => Notice::FailedOver,
+    };
+    announce(&replication.hub, &notice);
 }
 
 fn end(replication: &Replication) {

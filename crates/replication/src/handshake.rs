@@ -29,7 +29,9 @@ pub(super) fn introduce(
     failover: bool,
 ) -> Result<Answer, Ended> {
     ping(conn)?;
-    log_in(settings, conn)?;
+    if !conn.is_predecessor {
+        log_in(settings, conn)?;
+    }
     announce(settings, conn)?;
     ask(replication, conn, position, failover)
 }

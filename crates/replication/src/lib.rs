@@ -16,6 +16,7 @@ mod apply;
 pub mod backlog;
 pub mod failover;
 mod feed;
+pub mod handover;
 mod handshake;
 mod install;
 pub mod link;

@@ -13,6 +13,7 @@
 //! takes time, so a target carries its generation: the former target is never followed under a new number.
 
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ use super::handshake::{self, Answer};
 use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
 use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::maintenance;
 use evenkeel_client::waiting::{End, new_role};
 use evenkeel_command::Flags;
 use evenkeel_command::error::Error;
@@ -58,12 +60,18 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(5);
 /// Interval of acknowledgements.
 const ACK_EVERY: Duration = Duration::from_secs(1);
 
+/// The same for the process that hands its data over to this process: its clients wait for the last one.
+const ACK_EVERY_SOON: Duration = Duration::from_millis(5);
+
 /// Interval of checks whether the offset that the primary asked for is on disk.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest wait for journal records to reach the stream. It takes milliseconds, unless the machine is very
 /// busy.
 pub(super) const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Interval of checks whether the link goes on, while it rests.
+const REST_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Longest interval at which an idle thread checks whether the server ends.
 pub(super) const LINK_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -73,6 +81,20 @@ pub(super) const LINK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Target {
     pub host: String,
     pub port: u16,
+}
+
+/// The name of the process that hands its data over to this process, in place of a host.
+pub(super) const PREDECESSOR: &str = "predecessor";
+
+impl Target {
+    /// The process that hands its data over to this process; see [`super::handover`].
+    pub(super) fn predecessor() -> Target {
+        Target { host: PREDECESSOR.into(), port: 0 }
+    }
+
+    pub(super) fn is_predecessor(&self) -> bool {
+        *self == Target::predecessor()
+    }
 }
 
 /// The state of the link.
@@ -147,6 +169,11 @@ pub struct PrimaryLink {
     db: AtomicU32,
     /// Whether another data set is being loaded while the present data are served.
     pub(super) loads_beside: AtomicBool,
+    /// The socket of the process that hands its data over to this process, until the link uses it.
+    pub(super) predecessor: Mutex<Option<OwnedFd>>,
+    /// The thread reads nothing from the primary for the time being, and whether it knows that.
+    pub(super) rests: AtomicBool,
+    pub(super) is_at_rest: AtomicBool,
     pub metrics: LinkMetrics,
 }
 
@@ -170,6 +197,9 @@ impl PrimaryLink {
             has_position: AtomicBool::new(false),
             db: AtomicU32::new(0),
             loads_beside: AtomicBool::new(false),
+            predecessor: Mutex::new(None),
+            rests: AtomicBool::new(false),
+            is_at_rest: AtomicBool::new(false),
             metrics: LinkMetrics::default(),
         }
     }
@@ -425,6 +455,7 @@ pub fn begin(replication: &Arc<Replication>) {
 /// A client that can be redirected (CLIENT CAPA) is told of the new primary, and keeps its connection. If it
 /// reads from a replica on purpose (READONLY), it goes on waiting for data.
 pub fn end_waits(replication: &Replication) {
+    const DATA: Flags = Flags::WRITE.with(Flags::READONLY);
     let primary = replication.link.target();
     for client in replication.hub.clients.list() {
         let Some(blocked) = client.wait.lock().upgrade() else { continue };
@@ -436,13 +467,23 @@ pub fn end_waits(replication: &Replication) {
                 let error = Error::text(format!("REDIRECT {}:{}", primary.host, primary.port));
                 (blocked.fail(&error), error)
             }
-            _ => (blocked.end(End::NewRole), new_role()),
+            _ => match of_moved(replication, &client).filter(|_| flags.has(DATA)) {
+                Some(error) => (blocked.fail(&error), error),
+                None => (blocked.end(End::NewRole), new_role()),
+            },
         };
         if let Some(resumed) = resumed {
             replication.host().record_ended_wait(blocked.id, &error);
             replication.hub.resume(resumed);
         }
     }
+}
+
+/// Returns the refusal of a command of a client that was told to move to this server's primary (CLIENT
+/// MAINT_NOTIFICATIONS).
+pub fn of_moved(replication: &Replication, client: &ClientInfo) -> Option<Error> {
+    let primary = replication.link.target()?;
+    maintenance::refusal(&replication.hub, client, (&primary.host, primary.port))
 }
 
 /// The state of the thread.
@@ -655,7 +696,7 @@ impl Follower {
             let is_asked = std::mem::take(&mut self.applier.is_asked);
             let is_synced = owed.is_some() && self.applier.synced() >= owed;
             if is_asked || is_synced || Instant::now() >= next_ack {
-                next_ack = Instant::now() + ACK_EVERY;
+                next_ack = Instant::now() + if conn.is_predecessor { ACK_EVERY_SOON } else { ACK_EVERY };
                 let (offset, synced) = self.acknowledge(conn)?;
                 // If the disk takes longer than a second, the next acknowledgement reports it.
                 owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
@@ -665,8 +706,10 @@ impl Follower {
             let timeout = if owed.is_some() { timeout.min(SYNC_POLL_INTERVAL) } else { timeout };
             // Bytes that the disk cannot take must not fill the memory: the primary keeps them, as for any
             // slow replica.
-            if self.is_crowded() {
+            let rests = link_rests(&replication.link);
+            if rests || self.is_crowded() {
                 conn.check()?;
+                let timeout = if rests { REST_POLL_INTERVAL } else { timeout };
                 std::thread::sleep(timeout.min(LINK_POLL_INTERVAL));
                 continue;
             }
@@ -680,6 +723,15 @@ impl Follower {
             }
         }
     }
+}
+
+/// Whether the thread is to read nothing for the time being. It has run all that it has read.
+fn link_rests(link: &PrimaryLink) -> bool {
+    let rests = link.rests.load(Acquire);
+    if rests != link.is_at_rest.load(Relaxed) {
+        link.is_at_rest.store(rests, Release);
+    }
+    rests
 }
 
 #[cfg(test)]

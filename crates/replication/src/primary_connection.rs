@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::Replication;
-use super::link::{Phase, Target};
+use super::link::{PREDECESSOR, Phase, Target};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_config::Settings;
 use evenkeel_net::poll::await_events;
@@ -58,6 +58,8 @@ pub(super) struct PrimaryConnection {
     stream: TcpStream,
     /// With `tls-replication`.
     tls_stream: Option<Box<TlsStream>>,
+    /// The primary is the process that hands its data over to this process.
+    pub(super) is_predecessor: bool,
     /// The number of the link.
     generation: u64,
     pub(super) client: Arc<ClientInfo>,
@@ -74,6 +76,9 @@ impl PrimaryConnection {
         target: &Target,
         generation: u64,
     ) -> Result<PrimaryConnection, Ended> {
+        if target.is_predecessor() {
+            return PrimaryConnection::to_predecessor(replication, generation);
+        }
         let settings = replication.core.settings();
         let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to PRIMARY: {error}"));
         let mut last = Ended::broken("Unable to connect to PRIMARY: the host name has no address");
@@ -101,6 +106,28 @@ impl PrimaryConnection {
         Err(last)
     }
 
+    /// Uses the socket that the other process has passed on: there is one such connection.
+    fn to_predecessor(replication: &Arc<Replication>, generation: u64) -> Result<PrimaryConnection, Ended> {
+        let socket = replication.link.predecessor.lock().take();
+        let socket = socket.ok_or_else(|| Ended::broken("The connection to the former process is lost"))?;
+        let stream = TcpStream::from(socket);
+        stream.set_nonblocking(true).map_err(sending_failed)?;
+        let (id, fd) = (replication.hub.clients.next_id(), stream.as_raw_fd());
+        let client = ClientInfo::new(id, PREDECESSOR.to_owned(), String::new(), fd, true, clock::unix_ms());
+        client.is_primary.store(true, Relaxed);
+        Ok(PrimaryConnection {
+            replication: replication.clone(),
+            stream,
+            tls_stream: None,
+            is_predecessor: true,
+            generation,
+            client: Arc::new(client),
+            last_received: Instant::now(),
+            ahead: Vec::new(),
+            taken: 0,
+        })
+    }
+
     fn connect_to(
         replication: &Arc<Replication>,
         settings: &Settings,
@@ -121,6 +148,7 @@ impl PrimaryConnection {
             replication,
             stream,
             tls_stream,
+            is_predecessor: false,
             generation,
             client,
             last_received,

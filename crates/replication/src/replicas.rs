@@ -92,6 +92,10 @@ impl Replica {
         self.progress() == Progress::Online
     }
 
+    fn is_successor(&self) -> bool {
+        self.client.is_successor.load(Relaxed)
+    }
+
     /// Records an acknowledgement of an offset, and so of the records up to `record`.
     pub fn record_acked(&self, bytes: u64, record: u64) {
         self.acked.fetch_max(bytes, Relaxed);
@@ -146,8 +150,14 @@ impl Replicas {
         self.0.lock().retain(|one| !Arc::ptr_eq(one, replica));
     }
 
+    /// All replicas, without the process that is about to take over from this process.
     pub fn list(&self) -> Vec<Arc<Replica>> {
-        self.0.lock().clone()
+        self.0.lock().iter().filter(|replica| !replica.is_successor()).cloned().collect()
+    }
+
+    /// The process that is about to take over from this process.
+    pub fn successor(&self) -> Option<Arc<Replica>> {
+        self.0.lock().iter().find(|replica| replica.is_successor()).cloned()
     }
 
     /// The number of replicas that have the records up to `record`.
@@ -155,7 +165,7 @@ impl Replicas {
         let has = |replica: &&Arc<Replica>| {
             replica.is_online() && replica.has_acked.load(Acquire) && replica.acked_record() >= record
         };
-        self.0.lock().iter().filter(has).count()
+        self.list().iter().filter(has).count()
     }
 
     /// The number of replicas that have the records up to `record` on disk.
@@ -165,13 +175,13 @@ impl Replicas {
                 && replica.has_synced.load(Acquire)
                 && replica.synced_record.load(Acquire) >= record
         };
-        self.0.lock().iter().filter(has).count()
+        self.list().iter().filter(has).count()
     }
 
     /// The number of online replicas with a message within the last `lag_s_max` seconds.
     pub fn count_good(&self, lag_s_max: u64, now_ms: u64) -> usize {
         let is_good = |replica: &&Arc<Replica>| replica.is_online() && replica.lag_s(now_ms) <= lag_s_max;
-        self.0.lock().iter().filter(is_good).count()
+        self.list().iter().filter(is_good).count()
     }
 }
 

@@ -217,6 +217,13 @@ impl Scripts {
         self.flushes.fetch_add(1, Release);
     }
 
+    /// Returns the texts of all scripts kept, and whether each came by EVAL, and so may be pushed out.
+    pub fn texts(&self) -> Vec<(Arc<Script>, bool)> {
+        let cache = self.cache.lock();
+        let evaluated = |script: &Script| cache.evaluated.iter().any(|(sha, _)| *sha == script.sha);
+        cache.scripts.values().map(|script| (script.clone(), evaluated(script))).collect()
+    }
+
     /// Returns the number of scripts kept, and the bytes of their texts.
     pub fn cached_texts(&self) -> (usize, usize) {
         let cache = self.cache.lock();

@@ -9,6 +9,8 @@ mod acl_tests;
 mod admin;
 mod commands;
 mod executor;
+mod handover;
+mod http_host;
 #[cfg(test)]
 mod live_tests;
 mod observe;
@@ -20,6 +22,7 @@ mod testing;
 mod transcripts;
 mod worker;
 
+pub use handover::control::run as run_upgrade;
 pub use startup::run;
 
 /// The allocator of the program, for tests that count bytes.

@@ -16,10 +16,14 @@ use crate::admin::migrate::Targets;
 use crate::commands;
 use crate::executor::offload::OffloadPool;
 use crate::executor::{Executor, permission};
+use crate::handover::Handover;
+use crate::http_host::HttpHost;
+use crate::observe::capture::Capture;
 use crate::observe::commandlog::CommandLog;
 use crate::observe::hotkeys::HotKeys;
 use crate::observe::key_sizes::KeySizes;
 use crate::observe::rates::Rates;
+use crate::observe::recorder::Recorder;
 use crate::observe::sampler::Sampler;
 use crate::observe::stats::{Outcome, Stats};
 use crate::worker::inbox::{Inboxes, Message};
@@ -35,10 +39,11 @@ use evenkeel_config::{ConfigFile, Settings};
 use evenkeel_core::Core;
 use evenkeel_core::lazy_free::LazyFreeThread;
 use evenkeel_core::state::Host;
-use evenkeel_net::listener::Listeners;
+use evenkeel_http::Http;
+use evenkeel_net::listener::{Listeners, Protocol};
 use evenkeel_net::tls::Tls;
-use evenkeel_persist::Persist;
 use evenkeel_persist::position::{Point, Position};
+use evenkeel_persist::{EndStage, Persist};
 use evenkeel_replication::Replication;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::process_title;
@@ -46,11 +51,25 @@ use evenkeel_runtime::random::random_seed;
 use evenkeel_runtime::server_log;
 use evenkeel_scripting::Scripts;
 
+/// What clients know a server by, beside its data and its address.
+pub(crate) struct Identity {
+    pub(crate) run_id: String,
+    /// The secret of the hash function, on which the cursors of SCAN depend.
+    pub(crate) hash_secret: [u64; 2],
+}
+
+impl Identity {
+    fn hasher(&self) -> Hasher {
+        Hasher::with_secret(self.hash_secret)
+    }
+}
+
 /// The shared state; see the module's text.
 pub(crate) struct Server {
     pub(crate) core: Arc<Core>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) listeners: Listeners,
+    pub(crate) http: Http,
     pub(crate) tls: Arc<Tls>,
     pub(crate) config_file: Option<ConfigFile>,
     /// Commands under their configured names.
@@ -76,11 +95,14 @@ pub(crate) struct Server {
     /// The thread of the watchdog runs.
     pub(crate) has_watchdog: AtomicBool,
     pub(crate) sampler: Sampler,
+    pub(crate) recorder: Recorder,
+    pub(crate) capture: Capture,
     pub(crate) key_sizes: KeySizes,
     pub(crate) commandlog: CommandLog,
     pub(crate) hotkeys: HotKeys,
     /// Connections cached for MIGRATE.
     pub(crate) targets: Targets,
+    pub(crate) handover: Handover,
 }
 
 impl Host for Server {
@@ -94,6 +116,7 @@ impl Host for Server {
     fn stop(&self) {
         // A client that sees its connection closed must not get a new connection.
         self.listeners.all().iter().for_each(|listener| listener.stop());
+        self.http.stop();
         self.core.stopping.store(true, Release);
         self.offload.stop();
         self.slow_scripts.stop();
@@ -133,6 +156,10 @@ impl evenkeel_persist::Host for Server {
         self.replication.wait_for_replicas(timeout, is_aborted);
     }
 
+    fn announce_end(&self, stage: EndStage) {
+        evenkeel_replication::failover::announce_end(&self.replication, stage);
+    }
+
     fn stop_stream(&self, stop: &mut dyn FnMut(Option<Point>)) {
         self.replication.stop(stop);
     }
@@ -157,20 +184,25 @@ impl Server {
         settings: Settings,
         config_file: Option<ConfigFile>,
         workers: usize,
+        inherited: Option<Identity>,
     ) -> std::io::Result<Arc<Server>> {
         commands::install();
         let now = clock::unix_ms();
         // Contexts for: workers, as many threads of the offload pool and for loading, the control thread, the
         // threads that load large values and take snapshots, a thread that replays the append-only file, a
-        // thread that feeds replicas, a thread that follows a primary, the thread for slow scripts, threads
-        // of a backup, and tests.
+        // thread that feeds replicas, a thread that follows a primary, the thread for slow scripts, the HTTP
+        // thread, threads of a backup, a hand-over, and tests.
         let inboxes = Arc::new(Inboxes::new(workers)?);
         let lazy_free = Arc::new(LazyFreeThread::start(inboxes.owners()));
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 9, now, random_seed())
-            .with_hasher(hasher_of(&settings.hash_seed))
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 11, now, random_seed())
+            .with_hasher(inherited.as_ref().map_or_else(|| hasher_of(&settings.hash_seed), Identity::hasher))
             .with_clock(clock::log_time)
             .with_lazy_free(lazy_free.clone());
-        let core = Arc::new(Core::new(settings, keyspace, inboxes.clone(), lazy_free));
+        let mut core = Core::new(settings, keyspace, inboxes.clone(), lazy_free);
+        if let Some(Identity { run_id, .. }) = inherited {
+            core.run_id = run_id;
+        }
+        let core = Arc::new(core);
         let hub = Arc::new(Hub::new(core.clone(), inboxes.clone()));
         let scripts = Arc::new(Scripts::new(&core.settings().reported_redis_version));
         scripts.is_insecure.store(core.settings().lua_enable_insecure_api, Relaxed);
@@ -190,6 +222,7 @@ impl Server {
             table,
             acl: Acl::new(&settings),
             listeners: Listeners::default(),
+            http: Http::default(),
             tls,
             config_file,
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
@@ -204,10 +237,13 @@ impl Server {
             pauses_timers: AtomicBool::new(false),
             has_watchdog: AtomicBool::new(false),
             sampler: Sampler::new(settings.databases),
+            capture: Capture::default(),
+            recorder: Recorder::new(workers, settings.recorder_memory),
             key_sizes: KeySizes::new(settings.databases),
             commandlog,
             hotkeys: HotKeys::new(2 * workers + 2),
             targets: Targets::default(),
+            handover: Handover::default(),
         });
         let host: Weak<Server> = Arc::downgrade(&server);
         server.core.set_host(host.clone());
@@ -233,10 +269,15 @@ impl Server {
 
     /// Listens on the addresses of `settings` from now on; see [`Listeners::follow`].
     pub(crate) fn listen(&self, settings: &Settings) -> Result<(), String> {
-        let result = self.listeners.follow(settings);
+        let result = self.listeners.follow(Protocol::Resp, settings);
         // Also after a failure: sockets may have been closed and opened again.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::Listen));
         result
+    }
+
+    /// Listens for HTTP on the addresses of `settings` from now on.
+    pub(crate) fn listen_http(self: &Arc<Server>, settings: &Settings) -> Result<(), String> {
+        self.http.follow(settings, || Arc::new(HttpHost::new(self.clone())))
     }
 
     /// Closes the connections of these clients, which no longer count when this returns. Returns how many

@@ -14,7 +14,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use crate::commands;
-use crate::observe::process;
+use crate::handover::{self, control as upgrades, successor::Predecessor};
+use crate::observe::{process, recorder};
 use crate::server::Server;
 use crate::worker::Worker;
 use evenkeel_config::{Action, Launch, LogLevel, Mistakes, NoEffect, Preload, Settings};
@@ -61,6 +62,10 @@ pub fn run(program: &OsStr, args: Vec<OsString>) -> ExitCode {
         eprintln!("{}", sentinel::NO_SENTINEL);
         return ExitCode::FAILURE;
     }
+    if let Some(status) = handover::keeper::run_if_asked() {
+        return status;
+    }
+    handover::record_command_line(program, &args);
     let table = commands::install();
     let known = |name: &[u8]| table.find(name).is_some();
     let launch = match Launch::from_args(args.into_iter(), evenkeel_acl::USER_LINES, known) {
@@ -108,6 +113,14 @@ fn check_config(launch: &Launch) -> ExitCode {
 
 fn serve(launch: Launch) -> ExitCode {
     let Launch { settings, config_file, has_more, notices, without_effect, .. } = launch;
+    let predecessor = match Predecessor::of_this_process(&settings) {
+        Ok(predecessor) => predecessor,
+        Err(reason) => {
+            eprintln!("Cannot take over: {reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let settings = predecessor.as_ref().map_or(settings, Predecessor::settings_meanwhile);
     let forbidden = sandbox::probe();
     let huge_pages = settings.huge_pages;
     allocator::set_up(huge_pages);
@@ -134,7 +147,8 @@ fn serve(launch: Launch) -> ExitCode {
         Err(reason) => return fail(reason),
     };
     let pidfile = settings.pidfile.clone();
-    let server = match Server::new(settings, config_file, workers) {
+    let inherited = predecessor.as_ref().map(Predecessor::identity);
+    let server = match Server::new(settings, config_file, workers, inherited) {
         Ok(server) => server,
         Err(error) => return fail(format!("Cannot initialize the server: {error}")),
     };
@@ -145,14 +159,21 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = lock_files(&server) {
         return fail(format!("Can't start: {error}. Exiting."));
     }
-    if let Err(reason) = listen(&server) {
+    if predecessor.is_none()
+        && let Err(reason) = listen(&server)
+    {
         return fail(reason);
     }
     log_panics();
-    if let Some(path) = &pidfile
-        && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
-    {
-        log::warn!("{}", preflight::no_pidfile(path, &error));
+    let write_pidfile = || {
+        if let Some(path) = &pidfile
+            && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
+        {
+            log::warn!("{}", preflight::no_pidfile(path, &error));
+        }
+    };
+    if predecessor.is_none() {
+        write_pidfile();
     }
     load::set_loading(&server.persist, true);
     server.replication.follow(&server.core.settings());
@@ -177,10 +198,30 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = start_long(&server) {
         return fail(format!("Cannot start an offload thread: {error}"));
     }
+    let start_recorder =
+        || recorder::start(server.clone()).map_err(|error| format!("Cannot start the recorder: {error}"));
     server.sampler.record_startup();
-    let bar = Bar::begin(&server.persist);
-    let loaded = load(&server);
-    drop(bar);
+    let loaded = match predecessor {
+        Some(predecessor) => {
+            let listen = || {
+                upgrades::start(&server);
+                listen(&server)
+            };
+            let taken = predecessor.take_over(&server, listen).map_err(Ended::Failed);
+            // Only now, since the former process had the recorder's files.
+            taken.and_then(|()| start_recorder().map_err(Ended::Failed)).inspect(|()| write_pidfile())
+        }
+        None => {
+            if let Err(reason) = start_recorder() {
+                return fail(reason);
+            }
+            upgrades::start(&server);
+            let bar = Bar::begin(&server.persist);
+            let loaded = load(&server);
+            drop(bar);
+            loaded
+        }
+    };
     match loaded {
         Ok(()) => {
             log::info!("Ready to accept connections");
@@ -312,7 +353,7 @@ fn lock_files(server: &Server) -> std::io::Result<()> {
     }
 }
 
-fn listen(server: &Server) -> Result<(), String> {
+fn listen(server: &Arc<Server>) -> Result<(), String> {
     let settings = server.core.settings();
     let tls = server.tls.change(&settings).map_err(preflight::no_tls)?;
     tls.put_in_force();
@@ -323,7 +364,10 @@ fn listen(server: &Server) -> Result<(), String> {
     if server.listeners.all().is_empty() {
         return Err(NOWHERE.into());
     }
-    Ok(())
+    server.listen_http(&settings).map_err(|reason| {
+        log::warn!("{}", reason);
+        format!("Failed listening on http-port {}, aborting.", settings.http_port)
+    })
 }
 
 /// Tells an operator at a terminal that the server does not hang: nothing appears there while the server log
@@ -399,7 +443,9 @@ fn within_file_limit(settings: Settings) -> Result<Settings, String> {
 /// clients that it admits.
 pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
     const OTHERS: u64 = 64; // listeners, the server log, an epoll and an eventfd per worker, operators
-    let others = OTHERS + 2 * worker_count(settings) as u64;
+    // A connection of HTTP, and both ends of its connection to a worker.
+    let http = if settings.http_port > 0 { 3 * u64::from(settings.http_max_connections) } else { 0 };
+    let others = OTHERS + http + 2 * worker_count(settings) as u64;
     let wanted = u64::from(settings.maxclients) + others;
     let fit = |files: u64| u32::try_from(files.saturating_sub(others)).unwrap_or(settings.maxclients);
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -452,6 +498,15 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
             settings.port
         );
     }
+    if settings.http_port != 0
+        && let Some(host) = settings.http_bind.first()
+    {
+        let scheme = if settings.http_tls { "https" } else { "http" };
+        log::info!(
+            "HTTP (metrics, health checks, REST, console): {scheme}://{}",
+            with_port(&host.address, settings.http_port)
+        );
+    }
     if let Some(path) = &settings.unixsocket {
         log::info!("The server is now ready to accept connections at {}", path.display());
     }
@@ -473,6 +528,16 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
         .flatten()
         .for_each(|warning| log::warn!("{}", warning));
     log::info!("Server initialized");
+}
+
+/// Returns the address as it stands in a URL. All addresses of the machine include its own.
+fn with_port(address: &str, port: u16) -> String {
+    match address {
+        "*" => format!("127.0.0.1:{port}"),
+        "::*" => format!("[::1]:{port}"),
+        address if address.contains(':') => format!("[{address}]:{port}"),
+        address => format!("{address}:{port}"),
+    }
 }
 
 fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
@@ -544,16 +609,20 @@ fn pin_to(cpu: usize) {
 /// - SIGINT during shutdown ends the process at once, as in Redis: an operator waits at a terminal.
 /// - A second SIGTERM has no effect, since service managers repeat theirs: the last snapshot is still taken.
 /// - SIGHUP, which a log rotation may send, has no effect: the server log's file is opened for each line.
-/// - SIGALRM writes the stack traces of all threads into the server log. SIGUSR2 has no effect, as in Valkey.
+/// - SIGALRM writes the stack traces of all threads into the server log.
+/// - SIGUSR2 hands the server over to the program's file as it is now (docs/upgrade.md).
 /// - With SIGXFSZ ignored, a write beyond the limit of a file's size returns an error.
 fn watch_signals(server: Arc<Server>) {
-    let without_effect = [SIGHUP, SIGPIPE, SIGUSR2, SIGXFSZ];
-    let with_effect = [SIGTERM, SIGINT, SIGALRM];
+    let without_effect = [SIGHUP, SIGPIPE, SIGXFSZ];
+    let with_effect = [SIGTERM, SIGINT, SIGALRM, SIGUSR2];
     let mut signals = signal_hook::iterator::Signals::new(with_effect.iter().chain(&without_effect))
         .expect("these signals can be handled");
     threads::named("signals")
         .spawn(move || {
             for signal in signals.forever() {
+                if server.handover.take_signal(signal) {
+                    continue;
+                }
                 let settings = server.core.settings();
                 let (name, how) = match signal {
                     SIGTERM => ("SIGTERM", settings.shutdown_on_sigterm),
@@ -561,6 +630,11 @@ fn watch_signals(server: Arc<Server>) {
                     SIGALRM => {
                         log::warn!("Received SIGALRM");
                         watchdog::log_traces();
+                        continue;
+                    }
+                    SIGUSR2 => {
+                        log::warn!("Received SIGUSR2 scheduling an upgrade...");
+                        upgrades::upgrade_soon(&server);
                         continue;
                     }
                     _ => continue,

@@ -227,7 +227,7 @@ impl World {
         let launch = Launch::from_args(args, evenkeel_acl::USER_LINES, |_| true)
             .expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
-        let server = Server::new(launch.settings, None, WORKERS);
+        let server = Server::new(launch.settings, None, WORKERS, None);
         let server = server.expect("a few descriptors are free");
         server.acl.load_at_start(&server.core.settings()).expect("good users");
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();

@@ -37,6 +37,7 @@ pub(crate) mod connection;
 mod connection_table;
 mod delivery;
 mod durable;
+mod freezing;
 mod handshakes;
 pub(crate) mod inbox;
 pub(crate) mod pipeline;
@@ -230,6 +231,7 @@ impl Worker {
                 Message::PushQueued(clients) => self.deliver_to(clients),
                 Message::Settle => self.inbox().settle(),
                 Message::Durable => self.release(),
+                Message::Freeze(freeze) => self.freeze(&freeze),
             }
         }
         let may_resume = || {

@@ -70,6 +70,12 @@ impl Hasher {
         Hasher(SipHasher13::new_with_keys(one, other))
     }
 
+    /// Returns the secret, for a process that has to compute the same hashes.
+    pub fn secret(&self) -> [u64; 2] {
+        let (one, other) = self.0.keys();
+        [one, other]
+    }
+
     #[inline]
     pub fn hash(&self, bytes: &[u8]) -> u64 {
         self.0.hash(bytes)

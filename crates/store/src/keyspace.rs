@@ -616,6 +616,14 @@ impl Keyspace {
         bytes
     }
 
+    /// Number of keys of each slot of a database; empty if the database was never used. Slots that other
+    /// threads write meanwhile have their number from before or after. The context must be inside.
+    pub fn slot_lens(&self, ctx: &ThreadContext, db: usize) -> Vec<u32> {
+        self.assert_inside(ctx);
+        let lens = |db: &Db| db.slots.iter().map(|slot| slot.len() as u32).collect();
+        self.db_if_used(db).map(lens).unwrap_or_default()
+    }
+
     /// A deadline in coarse units, rounded up: a key that is due in coarse units is due.
     #[inline]
     pub(crate) fn coarse(&self, deadline: Millis) -> u32 {

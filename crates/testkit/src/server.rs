@@ -231,14 +231,30 @@ impl Server {
                     // before AUTH, the server does not report that it loads
                     client.try_call(&["AUTH", password])?;
                 }
-                client.try_call(&["PING"])
+                let reply = client.try_call(&["PING"])?;
+                Ok((reply, client))
             });
-            if answer.is_ok_and(|reply| !reply.to_string().starts_with("-LOADING")) {
-                return Ok(());
+            if let Ok((reply, client)) = answer
+                && !reply.to_string().starts_with("-LOADING")
+            {
+                return self.expect_own(client);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Err(format!("no answer within {START_TIMEOUT:?}"))
+    }
+
+    /// Fails if another process answers: a server of another test run may have taken the port between its
+    /// choice and this server's start.
+    fn expect_own(&self, mut client: Client) -> Result<(), String> {
+        let info = client.try_call(&["INFO", "server"]).map(|reply| reply.to_string()).unwrap_or_default();
+        // A server may refuse INFO to this client.
+        let Some((_, rest)) = info.split_once("process_id:") else { return Ok(()) };
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        if digits == self.process.id().to_string() {
+            return Ok(());
+        }
+        Err(format!("port {} is in use by process {digits}", self.port))
     }
 
     /// Returns the last lines of the log, or everything from a panic on.

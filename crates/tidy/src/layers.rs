@@ -46,14 +46,15 @@ pub const LAYERS: &[Layer] = &[
     below(&["lua"]),
     below(&["scripting"]),
     below(&["persist"]),
-    below(&["replication"]),
-    below(&["server", "check"]),
+    below(&["replication", "history", "http"]),
+    below(&["server", "check", "top"]),
     below(&["evenkeel"]),
     // Above the product, which therefore cannot use them.
     only(&["testkit"], &["resp"]),
     only(&["bench"], &["runtime"]),
     only(&["doctor-bpf"], &[]),
     only(&["doctor"], &["doctor-bpf"]),
+    only(&["pages"], &["bench", "check", "config", "doctor", "top"]),
     only(&["tidy"], &[]),
 ];
 
@@ -173,8 +174,8 @@ mod tests {
 
     #[test]
     fn an_unknown_crate_gets_a_hint() {
-        let note = "crate http has no layer: add \"http\" to LAYERS in crates/tidy/src/layers.rs";
-        check("http", "[dependencies]\nevenkeel-net.workspace = true", &[(1, note)]);
+        let note = "crate cluster has no layer: add \"cluster\" to LAYERS in crates/tidy/src/layers.rs";
+        check("cluster", "[dependencies]\nevenkeel-net.workspace = true", &[(1, note)]);
     }
 
     #[test]

@@ -236,7 +236,7 @@ fn row(session: &mut Session, across: &[&Series], mode: ConnectionMode) -> Vec<S
 }
 
 /// Returns the rate with the most clients, relative to the best rate, round by round.
-fn last_to_peak(across: &[&Series]) -> Option<Spread> {
+pub(super) fn last_to_peak(across: &[&Series]) -> Option<Spread> {
     let rates: Vec<Vec<f64>> = across.iter().map(|series| series.values(|sample| sample.rate)).collect();
     let last = rates.last()?;
     let peak = |round: usize| rates.iter().filter_map(|rates| rates.get(round)).copied().fold(0.0, f64::max);

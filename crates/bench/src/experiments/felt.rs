@@ -18,7 +18,7 @@ use crate::json::{Json, object};
 use crate::load::Event;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::load::timeline::{SLICE, Timeline};
+use crate::load::timeline::{SLICE, Slice, Timeline};
 use crate::servers::{Launch, ServerKind, ServerProgram, ask};
 use crate::stats::Spread;
 use crate::table::{Table, thousands, time_us};
@@ -407,6 +407,11 @@ impl<T> Felt<T> {
     /// Returns the rate during the event, relative to before.
     pub(super) fn rate(&self) -> f64 {
         self.during.rate / self.before.rate
+    }
+
+    /// Returns the measurement during the event, over time.
+    pub(super) fn slices(&self) -> &[Slice] {
+        self.timeline.slices()
     }
 
     /// Returns the longest latency over time, with the start and the end of the event.

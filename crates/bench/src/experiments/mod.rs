@@ -17,6 +17,7 @@ mod felt;
 mod frozen;
 mod full_sync;
 mod generator;
+mod http;
 mod lanes;
 mod load;
 mod memory;
@@ -31,6 +32,7 @@ mod sink;
 mod snapshot;
 mod stalls;
 mod throughput;
+mod upgrade;
 mod values;
 mod wake_up;
 mod workers;
@@ -59,6 +61,7 @@ pub(crate) use felt::DataArgs;
 pub(crate) use frozen::frozen_disk;
 pub(crate) use full_sync::full_sync;
 pub(crate) use generator::generator;
+pub(crate) use http::http;
 pub(crate) use load::load;
 pub(crate) use memory::{MemoryArgs, memory};
 pub(crate) use overhead::{OverheadArgs, overhead};
@@ -68,6 +71,7 @@ pub(crate) use shapes::{databases, hot_key, scatter};
 pub(crate) use snapshot::snapshot;
 pub(crate) use stalls::{KeysArgs, StallsArgs, expiry, growth, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
+pub(crate) use upgrade::upgrade;
 pub(crate) use values::{ValuesArgs, values};
 pub(crate) use wake_up::wake_up;
 pub(crate) use workers::workers;
@@ -402,12 +406,14 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + workers::estimate(session)
         + ScaleArgs::default().estimate(session)
         + wake_up::estimate(session)
+        + http::estimate(session)
         + ValuesArgs::default().estimate(session)
         + elements::estimate(session)
         + StallsArgs::default().estimate(session)
         + aof::estimate(session)
         + snapshot::estimate(session, &large)
         + snapshot::estimate(session, &huge)
+        + upgrade::estimate(session, &DataArgs::default())
         + frozen::estimate(session)
         + features::estimate(session)
         + accounting::estimate(session)
@@ -425,6 +431,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("workers", workers)?;
     session.attempt("scale", |it| scale(it, &ScaleArgs::default()))?;
     session.attempt("wake-up", wake_up)?;
+    session.attempt("http", http)?;
     session.attempt("connections", connections)?;
     session.attempt("generator", generator)?;
     session.attempt("memory", |it| memory(it, &memory_args))?;
@@ -435,6 +442,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("stalls", |it| stalls(it, &StallsArgs::default()))?;
     session.attempt("aof", aof)?;
     session.attempt("snapshot", |it| snapshot(it, &large))?;
+    session.attempt("upgrade", |it| upgrade(it, &DataArgs::default()))?;
     session.attempt("snapshot of huge values", |it| snapshot(it, &huge))?;
     session.attempt("frozen-disk", frozen_disk)?;
     session.attempt("features", features)?;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
 use super::greeting::Greeting;
+use super::http::Responses;
 use super::memcached::Lines;
 use super::replies::{Replies, Skipper};
 use super::stream::Stream;
@@ -34,6 +35,8 @@ pub(crate) enum Protocol {
     Resp3,
     /// Memcached's text protocol, for GET and SET.
     Memcached,
+    /// HTTP/1.1: GET of the path that stands for the command.
+    Http,
 }
 
 /// See the module's text.
@@ -68,7 +71,8 @@ impl FromStr for Protocol {
             "resp2" => Ok(Self::Resp2),
             "resp3" => Ok(Self::Resp3),
             "memcached" => Ok(Self::Memcached),
-            _ => bail!("use resp2, resp3 or memcached"),
+            "http" => Ok(Self::Http),
+            _ => bail!("use resp2, resp3, memcached or http"),
         }
     }
 }
@@ -79,6 +83,7 @@ impl fmt::Display for Protocol {
             Self::Resp2 => "resp2",
             Self::Resp3 => "resp3",
             Self::Memcached => "memcached",
+            Self::Http => "http",
         })
     }
 }
@@ -89,6 +94,7 @@ impl Protocol {
         match self {
             Self::Resp2 | Self::Resp3 => Replies::Resp(Skipper::new()),
             Self::Memcached => Replies::Memcached(Lines::default()),
+            Self::Http => Replies::Http(Responses::default()),
         }
     }
 }

@@ -41,6 +41,9 @@ impl Login {
         if self.user.is_some() && self.password.is_none() {
             bail!("a user needs a password");
         }
+        if protocol == Protocol::Http && (self.password.is_some() || self.database.is_some()) {
+            bail!("http is sent paths only: no password and no database");
+        }
         if protocol == Protocol::Memcached {
             if self.password.is_some() {
                 bail!("memcached is told no password");

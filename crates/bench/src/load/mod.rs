@@ -12,6 +12,7 @@
 pub(crate) mod distribution;
 pub(crate) mod endpoint;
 pub(crate) mod greeting;
+mod http;
 mod keepalive;
 pub(crate) mod keys;
 mod memcached;
@@ -159,6 +160,10 @@ impl Plan {
             && matches!(self.command, Command::Words(_) | Command::Shares(_))
         {
             bail!("memcached is sent get, set and mixed only");
+        }
+        let is_path = |command: &Command| matches!(command, Command::Words(words) if words.starts_with('/'));
+        if (self.server.protocol == Protocol::Http) != is_path(&self.command) {
+            bail!("http is sent paths, such as /livez, and no other server is");
         }
         if self.short && self.rate.is_some() {
             bail!("short connections come as fast as they are answered: no rate");

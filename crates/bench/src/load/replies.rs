@@ -10,6 +10,7 @@
 
 use anyhow::{Result, bail};
 
+use super::http::Responses;
 use super::memcached::Lines;
 
 /// Most bytes of an error's text kept for the report.
@@ -62,6 +63,7 @@ enum State {
 pub(super) enum Replies {
     Resp(Skipper),
     Memcached(Lines),
+    Http(Responses),
 }
 
 impl Replies {
@@ -70,6 +72,7 @@ impl Replies {
         match self {
             Self::Resp(skipper) => skipper.feed(bytes),
             Self::Memcached(lines) => lines.feed(bytes),
+            Self::Http(responses) => responses.feed(bytes),
         }
     }
 
@@ -78,6 +81,7 @@ impl Replies {
         match self {
             Self::Resp(skipper) => skipper.error_text(),
             Self::Memcached(lines) => lines.error_text(),
+            Self::Http(responses) => responses.error_text(),
         }
     }
 }

@@ -65,7 +65,7 @@ impl FromStr for Command {
         match text.trim() {
             "get" => Ok(Self::Get),
             "set" => Ok(Self::Set),
-            words if words.contains(' ') => Ok(Self::Words(words.to_owned())),
+            words if words.contains(' ') || words.starts_with('/') => Ok(Self::Words(words.to_owned())),
             word if !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase()) => {
                 Ok(Self::Words(word.to_owned()))
             }
@@ -223,6 +223,11 @@ impl Material {
     }
 
     fn command(&self, words: &str) -> Template {
+        if self.protocol == Protocol::Http {
+            let mut template = self.template();
+            template.add_bytes(format!("GET {words} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
+            return template;
+        }
         let (mut template, words) = (self.template(), words.split_whitespace().collect::<Vec<_>>());
         template.add_bytes(format!("*{}\r\n", words.len()).as_bytes());
         words.iter().for_each(|word| self.add_word(word, &mut template));

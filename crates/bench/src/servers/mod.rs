@@ -1,5 +1,6 @@
 //! The servers under comparison: the places of their programs, and the equivalent arguments of each.
 
+mod nginx;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::load::endpoint::Protocol;
 
+pub(crate) use nginx::Nginx;
 pub(crate) use server::{Launch, Server, ask, ask_within, resolve};
 
 /// Connections that each server must accept, and the length of its accept queue.

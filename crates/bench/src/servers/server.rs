@@ -101,6 +101,11 @@ impl Server {
         self.child.id()
     }
 
+    /// Returns the server's program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program.path
+    }
+
     /// Returns whether an idle server takes a core: Valkey's I/O threads go on spinning when a load ends
     /// abruptly.
     fn is_spinner(&self) -> bool {
@@ -236,7 +241,8 @@ fn spawn(
         .with_context(|| format!("cannot start {} on cpus {:?}", program.path.display(), launch.cpus))
 }
 
-fn new_directory() -> Result<PathBuf> {
+/// Creates a directory for the files of a server.
+pub(super) fn new_directory() -> Result<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let directory = std::env::temp_dir().join(format!("evenkeel-bench-{}-{number}", std::process::id()));

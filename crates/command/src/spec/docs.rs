@@ -317,7 +317,7 @@ pub const DOCS: &[Doc] = &[
         "Returns a line for each connection that matches all filters."),
     doc("CLIENT|MAINT_NOTIFICATIONS", "connection", "8.2.0", "O(1)",
         "enabled=<ON | OFF> endpoint=[MOVING-ENDPOINT-TYPE endpoint-type]",
-        "Asks for notifications of maintenance; there is no maintenance to announce."),
+        "Asks for notifications of failovers and shutdowns, and of the server that takes over."),
     doc("CLIENT|NO-EVICT", "connection", "7.0.0", "O(1)", "enabled=<ON | OFF>",
         "Enables or disables protection of this connection from client eviction."),
     doc("CLIENT|NO-TOUCH", "connection", "7.2.0", "O(1)", "enabled=<ON | OFF>",

@@ -3,6 +3,7 @@
 mod attached;
 mod dual_channel;
 mod failover;
+mod maintenance;
 mod resumed;
 mod safety;
 mod sentinel;

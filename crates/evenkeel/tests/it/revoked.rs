@@ -142,7 +142,7 @@ fn only_the_revoking_client_waits_for_a_long_command() {
     holder.run("MULTI");
     holder.run("SORT big ALPHA STORE sorted");
     holder.send(&["EXEC"]).expect("it is sent");
-    std::thread::sleep(Duration::from_millis(50));
+    wait_until("the transaction runs", || admin.run("CLIENT LIST").to_string().contains(" cmd=exec "));
     // The caller closes its own connection.
     admin.send(&["CLIENT", "KILL", "ID", id.trim_start_matches(':'), "SKIPME", "no"]).expect("it is sent");
     others.iter_mut().for_each(|other| other.send(&["PING"]).expect("it is sent"));

@@ -56,6 +56,13 @@ pub(crate) fn start_secure_as(program: &Program, certs: &Certs, args: &[&str]) -
     panic!("no start: {problem}");
 }
 
+/// Connects to the TLS port with a certificate of the server's authority.
+#[track_caller]
+pub(crate) fn connect(port: u16, certs: &Certs) -> Client {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it listens");
+    Client::through(tls_stream(stream, certs.client("client")).expect("the server lets it in"))
+}
+
 impl Secure {
     fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
@@ -64,7 +71,7 @@ impl Secure {
     /// Connects with a certificate of the server's authority.
     #[track_caller]
     fn connect(&self, certs: &Certs) -> Client {
-        Client::through(self.tls_stream(certs.client("client")).expect("the server lets it in"))
+        connect(self.port, certs)
     }
 
     /// Connects, and finishes the handshake on this side.

@@ -55,6 +55,19 @@ fn the_clock_advances_after_a_long_command() {
     assert_eq!(client.run("GET lock").to_string(), "\"me\"");
 }
 
+/// A sweep for expired keys that waits for a script does not take the time of the script.
+#[test]
+fn a_busy_script_is_no_time_of_expiry() {
+    let server = start(&["--threads", "1", "--latency-monitor-threshold", "600"]);
+    let (mut other, mut client) = (server.connect(), server.connect());
+    client.run("SET old v PX 100");
+    other.send(&busy(900)).expect("it is sent");
+    other.read();
+    wait_until("the key is swept away", || client.run("DBSIZE").to_string() == ":0");
+    let events = client.run("LATENCY LATEST").to_string();
+    assert!(events.contains("command") && !events.contains("expire-cycle"), "{events}");
+}
+
 /// An endless script, until it is killed.
 struct Endless(Client);
 

@@ -29,12 +29,14 @@ use evenkeel_config::{AuthClients, Settings};
 pub use pace::Pace;
 use sessions::Sessions;
 pub use stream::TlsStream;
-use verify::AnyName;
+pub use verify::AnyName;
 
 /// Configurations for new connections.
 pub struct Contexts {
     /// For connections from clients.
     pub server: Arc<ServerConfig>,
+    /// The same for HTTP, of which the client may choose version 2 or 1.1.
+    pub http: Arc<ServerConfig>,
     /// For connections to other servers.
     pub client: Arc<ClientConfig>,
     pub certificates: Certificates,
@@ -52,7 +54,8 @@ pub struct Certificates {
 
 /// Whether any connection is to be encrypted.
 pub fn is_wanted(settings: &Settings) -> bool {
-    settings.tls_port > 0 || settings.tls_replication || settings.tls_cluster
+    let is_http = settings.http_port > 0 && settings.http_tls;
+    settings.tls_port > 0 || settings.tls_replication || settings.tls_cluster || is_http
 }
 
 /// Returns the files and directories of the settings, if any connection is to be encrypted.
@@ -107,7 +110,14 @@ impl Contexts {
         let roots = roots(settings, &mut certificates)?;
         let server = server_config(settings, &provider, &versions, roots.clone(), &mut certificates)?;
         let client = client_config(settings, provider, &versions, roots, &mut certificates)?;
-        Ok(Contexts { server: Arc::new(server), client: Arc::new(client), certificates })
+        let mut http = server.clone();
+        http.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Contexts {
+            server: Arc::new(server),
+            http: Arc::new(http),
+            client: Arc::new(client),
+            certificates,
+        })
     }
 }
 

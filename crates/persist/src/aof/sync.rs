@@ -117,6 +117,7 @@ impl Writer {
         }
         let is_awaited = self.persist.core.settings().appendfsync == Fsync::Always;
         self.persist.aof.metrics.is_syncing.store(!is_awaited, Relaxed);
+        self.persist.aof.metrics.recent_syncs.begin();
         let end = self.file.end();
         let may_do = is_awaited && how == How::TailWillDo && self.syncs.last_file_sync.elapsed() < SYNC_EVERY;
         let by_tail = may_do && self.syncs.tail.as_mut().is_some_and(|tail| tail.sync(end));
@@ -182,6 +183,7 @@ impl Writer {
         let settings = self.persist.core.settings();
         metrics.is_syncing.store(false, Relaxed);
         metrics.syncs.fetch_add(1, Relaxed);
+        metrics.recent_syncs.end();
         self.record_sync(sync.began.elapsed(), settings.appendfsync == Fsync::Always);
         match &result {
             Ok(()) => {

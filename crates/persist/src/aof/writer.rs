@@ -238,9 +238,11 @@ impl Writer {
         if pending == 0 || !must_all && self.file.may_wait() {
             return true;
         }
+        metrics.recent_writes.begin();
         sleep_us(&metrics.flush_sleep_us);
         let began = Instant::now();
         let result = if must_all { self.file.write_all() } else { self.file.write() };
+        metrics.recent_writes.end();
         let left = self.file.pending();
         metrics.size.fetch_add((pending - left) as u64, Relaxed);
         metrics.buffered.store(left as u64, Relaxed);

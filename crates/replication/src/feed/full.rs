@@ -93,7 +93,10 @@ impl Feed {
         let takes_mark = settings.repl_diskless_sync && waiting().all(|(.., takes_mark)| takes_mark);
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
-        let waits = takes_mark && self.times.now - first < delay && (most == 0 || waiting().count() < most);
+        // Other replicas may come, but the process that takes over comes alone.
+        let has_successor = self.replication.replicas.successor().is_some();
+        let may_wait = takes_mark && !has_successor;
+        let waits = may_wait && self.times.now - first < delay && (most == 0 || waiting().count() < most);
         // If this server has given up its data and not got new data yet, no replica may get an empty snapshot
         // in place of its own data.
         let lacks_data = !self.replication.persist.has_all_data();

@@ -12,6 +12,7 @@ use super::{
 use crate::executor::keeps_expired;
 use crate::observe::stats::Outcome;
 use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::maintenance::{Asked, repeat_move};
 use evenkeel_client::session::ReplyMode;
 use evenkeel_client::tracking::mode;
 use evenkeel_client::waiting::End;
@@ -293,7 +294,8 @@ fn capa(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// CLIENT MAINT_NOTIFICATIONS ON [MOVING-ENDPOINT-TYPE type] | OFF
 ///
-/// The client is told of maintenance that moves its endpoint. This server has none, so it never tells.
+/// The client is told of maintenance that moves its endpoint ([`evenkeel_client::maintenance`]). A server has
+/// one address for all types of endpoints.
 fn maint_notifications(call: &mut ServerCall<'_, '_>) -> Done {
     const TYPES: [&str; 5] = ["internal-ip", "internal-fqdn", "external-ip", "external-fqdn", "none"];
     let args = call.base.args;
@@ -305,6 +307,19 @@ fn maint_notifications(call: &mut ServerCall<'_, '_>) -> Done {
     };
     if !is_known {
         return Err(Error::Syntax);
+    }
+    let asked = match (on, args.len() == 5 && args.is(4, "none")) {
+        (false, _) => Asked::Nothing,
+        (true, false) => Asked::Endpoint,
+        (true, true) => Asked::NoEndpoint,
+    };
+    call.session.ask_about_maintenance(asked);
+    let server = call.server;
+    if asked != Asked::Nothing
+        && let Some(primary) = server.replication.link.target()
+    {
+        // The message comes behind the reply.
+        repeat_move(&server.hub, &call.session.client, (&primary.host, primary.port));
     }
     call.base.reply.ok();
     Ok(Flow::Replied)

@@ -85,7 +85,7 @@ fn reply_newest(call: &mut ServerCall<'_, '_>, kind: CommandLogKind, count: usiz
     for entry in entries {
         call.base.reply.array(6 + usize::from(with_stages));
         call.base.reply.int(entry.id as i64);
-        call.base.reply.int(entry.unix_s as i64);
+        call.base.reply.int((entry.at_ms / 1000) as i64);
         call.base.reply.int(entry.amount as i64);
         call.base.reply.array(entry.args.len());
         entry.args.iter().for_each(|arg| call.base.reply.bulk(arg));

@@ -11,11 +11,13 @@ use evenkeel_command::error::Error;
 use evenkeel_command::flow::Work;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::{Extent, SetError, Settings, cause};
+use evenkeel_history::EventKind;
 use evenkeel_net::tls::Change;
 use evenkeel_persist::rewrite;
 use evenkeel_replication::link;
 use evenkeel_runtime::{crash, server_log};
 use log::Level;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 #[rustfmt::skip]
@@ -63,14 +65,21 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
         return Err(evenkeel_persist::loading());
     }
     // Certificates may be on a disk that hangs.
+    let mut names = Vec::new();
     let changed = call.base.guard.outside_gate(|| {
         server.core.change_settings(|settings| {
             let (new, changed) = settings.set(&pairs, local)?;
             put_into_effect(server, (settings, &new), &changed, &pairs)?;
+            names = changed;
             Ok(new)
         })
     });
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
+    if !names.is_empty() {
+        // Without the values: some are passwords.
+        let text = format!("CONFIG SET has changed {}", names.join(", "));
+        server.recorder.record(EventKind::Config, None, text);
+    }
     // The control thread does whatever has to wait for a snapshot's end.
     rewrite::follow_soon(&server.persist);
     watchdog::follow(server);
@@ -99,7 +108,7 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
 /// Does the work that readers of the settings cannot do. Fallible steps come first, with the sockets last
 /// among them: they cannot be restored for certain.
 fn put_into_effect(
-    server: &Server,
+    server: &Arc<Server>,
     (old, new): (&Settings, &Settings),
     changed: &[&'static str],
     pairs: &[(&[u8], &[u8])],
@@ -109,15 +118,22 @@ fn put_into_effect(
         // The base with which it would begin is not wanted, even if it is not being written yet.
         server.persist.cancel_rewrite();
     }
-    if has("maxclients") {
+    if has("maxclients") || has("http-port") || has("http-max-connections") {
         raise_file_limit(new).map_err(|clients| {
+            if !has("maxclients") {
+                let reason = "The limit of open files is too low for so many connections beside maxclients";
+                return SetError::failed("http-max-connections", reason);
+            }
             let reason =
                 "The operating system is not able to handle the specified number of clients, try with";
             SetError::failed("maxclients", format!("{reason} {clients}"))
         })?;
     }
     // A file may have changed under the same name.
-    let is_tls = |name: &&[u8]| name.to_ascii_lowercase().starts_with(b"tls-");
+    let is_tls = |name: &&[u8]| {
+        let name = name.to_ascii_lowercase();
+        name.starts_with(b"tls-") || [&b"http-tls"[..], b"http-port"].contains(&&name[..])
+    };
     let named = pairs.iter().map(|(name, _)| *name).find(is_tls);
     let tls = named.map(|name| change_tls(server, new, name)).transpose()?;
     let has_score = has("oom-score-adj") || has("oom-score-adj-values");
@@ -129,9 +145,20 @@ fn put_into_effect(
             SetError::failed(name, "Failed to set current oom_score_adj. Check server logs.")
         })?;
     }
+    let has_http = has("http-port") || has("http-bind") || has("http-tls");
+    if has_http {
+        server.listen_http(new).map_err(|reason| {
+            log::warn!("{}", reason);
+            let name = if has("http-port") { "http-port" } else { "http-bind" };
+            SetError::failed(name, "Unable to listen on this address. Check server logs.")
+        })?;
+    }
     if has("port") || has("tls-port") || has("bind") {
         server.listen(new).map_err(|reason| {
             log::warn!("{}", reason);
+            if has_http && let Err(error) = server.listen_http(old) {
+                log::warn!("Unable to restore the HTTP listeners: {error}");
+            }
             if has_score && let Err(error) = server.core.oom_score.follow(old, is_replica) {
                 log::warn!("Unable to restore oom_score_adj: {error}");
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
 use crate::observe::info::latencies_of;
+use crate::observe::recorder;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
@@ -11,6 +12,9 @@ use evenkeel_core::latency::report;
 use evenkeel_runtime::clock;
 
 const GROUP: Group = Group::Server;
+
+/// The span that LATENCY DOCTOR reports on.
+const HOUR_MS: u64 = 3_600_000;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
@@ -87,7 +91,11 @@ fn graph(call: &mut ServerCall<'_, '_>) -> Done {
 fn doctor(call: &mut ServerCall<'_, '_>) -> Done {
     let (threshold, slow) =
         (call.base.settings.latency_monitor_threshold, call.base.settings.slowlog_log_slower_than);
-    let text = report(&call.server.core.latency.all(), threshold, slow);
+    let now_ms = clock::unix_ms();
+    let findings = call.server.recorder.findings(now_ms.saturating_sub(HOUR_MS), now_ms);
+    let monitor = report(&call.server.core.latency.all(), threshold, slow);
+    let text =
+        format!("In the last hour: {}\nLatency monitor: {monitor}", findings.text(recorder::time_of_day));
     call.base.reply.verbatim(&text, b"txt");
     Ok(Flow::Replied)
 }

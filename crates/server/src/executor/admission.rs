@@ -12,6 +12,7 @@ use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
 use evenkeel_core::blockers::Blockers;
+use evenkeel_replication::link;
 use evenkeel_scripting::declared;
 
 pub(super) enum Admitted {
@@ -57,6 +58,14 @@ impl Executor {
                 return Ok(Admitted::Paused); // a failover is under way, and its outcome is not known
             }
             return Err(error);
+        }
+        if session.is_notified && self.is_refused_write(session, row, &request.args) {
+            if self.server.core.pause.is_active(self.ctx.now_ms) {
+                return Ok(Admitted::Paused); // as above
+            }
+            if let Some(error) = link::of_moved(&self.server.replication, &session.client) {
+                return Err(error);
+            }
         }
         // When this client connected, another worker may not yet have known that other clients were gone.
         if session.on_probation {
@@ -142,6 +151,13 @@ impl Executor {
         }
         let primary = replication.link.target()?;
         Some(Error::text(format!("REDIRECT {}:{}", primary.host, primary.port)))
+    }
+
+    /// Whether a replica has to refuse the command, since it writes.
+    #[cold]
+    fn is_refused_write(&self, session: &Session, row: &Spec, args: &Args<'_>) -> bool {
+        let command = (row, declared::flags_of_call(row, args, &self.server.scripts));
+        !session.replays && self.server.replication.is_replica() && has(command, session, Flags::WRITE)
     }
 
     /// Returns the error for a command that MULTI does not queue.

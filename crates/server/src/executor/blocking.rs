@@ -82,6 +82,7 @@ fn enter(
     (blocked, memory): (Arc<Blocked>, usize),
     keys: Vec<Box<[u8]>>,
 ) {
+    let timeout = session.resumes_wait.take().map_or(timeout, Timeout);
     let mut wait = session.client.wait.lock();
     *wait = Arc::downgrade(&blocked);
     session.client.set_waiting(true, memory, timeout.0.is_some());

@@ -30,7 +30,7 @@ impl Live {
         let launch =
             Launch::from_args(all, evenkeel_acl::USER_LINES, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
-        let server = Server::new(launch.settings, None, workers);
+        let server = Server::new(launch.settings, None, workers, None);
         let server = server.expect("a few descriptors are free");
         server.listen(&server.core.settings()).expect("the folder is there");
         let serving = (0..workers).map(|index| {

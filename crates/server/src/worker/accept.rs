@@ -133,8 +133,9 @@ impl Worker {
             }
             self.welcome(accepted);
         }
-        for listener in std::mem::take(&mut self.acceptor.ready) {
-            self.accept(listener);
+        let ready = std::mem::take(&mut self.acceptor.ready);
+        if !self.server.handover.keeps_connections() {
+            ready.into_iter().for_each(|listener| self.accept(listener));
         }
     }
 

@@ -120,13 +120,18 @@ impl Background {
     }
 
     fn expire(&mut self, executor: &mut Executor, (mut db, mut slot): (usize, usize)) {
-        let started = clock::ticks();
-        let until = started + SWEEP_US_MAX * clock::ticks_per_us();
+        let waits_since = clock::ticks();
         let server = executor.server.clone();
-        if !server.core.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy()) {
+        let is_inside =
+            server.core.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy());
+        // A script that keeps the gate closed is no work of the sweep.
+        let started = clock::ticks();
+        executor.stats().record_stage(Stage::LockWait, started.saturating_sub(waits_since));
+        if !is_inside {
             self.sweep = None; // the next tick tries again
             return;
         }
+        let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         // The data must not change in a pause, even if it began after the sweep.
         executor.update_pause();
         if executor.ctx.keep_expired {

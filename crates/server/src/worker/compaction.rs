@@ -266,14 +266,15 @@ impl Compactor {
         if !self.is_wanted() {
             return 0;
         }
-        let started = clock::ticks();
-        if started < self.not_before {
+        if clock::ticks() < self.not_before {
             return 0;
         }
         self.rests_since = None;
+        let is_inside = matches!(self.step, Step::Move(..)) && enter(executor);
+        let started = clock::ticks();
         let us = if self.is_calm || self.is_urgent { SLICE_US_MAX } else { BUSY_US_MAX };
         let until = started + (us - us / VISIT_SHARE) * clock::ticks_per_us();
-        let waits_us = self.go_on(executor, || clock::ticks() >= until);
+        let waits_us = self.go_on(executor, is_inside, || clock::ticks() >= until);
         let now = clock::ticks();
         let elapsed = now.saturating_sub(started);
         let share = if self.is_calm || self.is_urgent { self.share } else { self.share / 5 }.clamp(1, 99);
@@ -289,7 +290,9 @@ impl Compactor {
     }
 
     /// Goes on until `is_over`. Returns the microseconds to wait then, or 0.
-    fn go_on(&mut self, executor: &mut Executor, is_over: impl Fn() -> bool + Copy) -> u64 {
+    ///
+    /// `is_inside`: the worker has entered the gate to move blocks, and leaves it here.
+    fn go_on(&mut self, executor: &mut Executor, is_inside: bool, is_over: impl Fn() -> bool + Copy) -> u64 {
         let (step, waits_us) = match std::mem::replace(&mut self.step, Step::Rest) {
             Step::Rest => {
                 if !std::mem::replace(&mut self.is_going, true) && executor.worker == 0 {
@@ -310,6 +313,9 @@ impl Compactor {
                 } else {
                     (Step::Move(compaction, chosen, CompactionWalk::default()), 0)
                 }
+            }
+            Step::Move(compaction, chosen, walk) if !is_inside => {
+                (Step::Move(compaction, chosen, walk), BUSY_SCRIPT_US)
             }
             Step::Move(compaction, chosen, walk) => {
                 self.move_blocks(executor, compaction, chosen, walk, is_over)
@@ -388,9 +394,6 @@ impl Compactor {
         is_over: impl Fn() -> bool,
     ) -> (Step, u64) {
         let server = executor.server.clone();
-        if !server.core.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy()) {
-            return (Step::Move(compaction, chosen, walk), BUSY_SCRIPT_US);
-        }
         let mut moved = Moved::default();
         let mut guard = server.core.keyspace.hold_none(&mut executor.ctx);
         let has_more = guard.compact(&compaction, &mut walk, &mut moved, is_over);
@@ -406,9 +409,23 @@ impl Compactor {
     }
 }
 
+/// Enters the gate, and returns whether it could: a busy script keeps the gate closed. The wait for the gate
+/// is no work of the compaction.
+fn enter(executor: &mut Executor) -> bool {
+    let waits_since = clock::ticks();
+    let server = executor.server.clone();
+    let is_inside = server.core.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy());
+    executor.stats().record_stage(Stage::LockWait, clock::ticks().saturating_sub(waits_since));
+    is_inside
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::time::Duration;
+
     use super::*;
+    use crate::testing::World;
 
     #[test]
     fn the_share_grows_with_the_unused_memory() {
@@ -435,5 +452,32 @@ mod tests {
         let tight = Limits { is_on: false, maxmemory: 1100 << 20, ..limits };
         assert_eq!(shares(&tight), [0, 90, 90, 90, 0, 0], "chunks beyond maxmemory");
         assert_eq!(shares(&Limits { min: 30, ..limits }), [0, 30, 30, 30, 0, 30], "the minimum goes first");
+    }
+
+    #[test]
+    fn the_wait_for_a_closed_gate_is_no_compaction() {
+        const CLOSED: Duration = Duration::from_millis(50);
+        let mut world = World::new();
+        let step = Step::Move(Compaction::new(Kind::Entry), 0, CompactionWalk::default());
+        let mut compactor = Compactor { step, share: 50, ..Compactor::new() };
+        let (server, is_closed) = (world.server.clone(), Barrier::new(2));
+        let executor = &mut world.workers[0];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut ctx = server.core.keyspace.thread_context();
+                server.core.keyspace.enter(&mut ctx);
+                let guard = server.core.keyspace.hold_all(&mut ctx);
+                is_closed.wait();
+                std::thread::sleep(CLOSED);
+                drop(guard);
+                server.core.keyspace.leave(&mut ctx);
+            });
+            is_closed.wait();
+            compactor.slice(executor);
+        });
+        let stats = executor.stats();
+        let waited = Duration::from_micros(clock::us(stats.stage(Stage::LockWait)));
+        let worked = Duration::from_micros(clock::us(stats.stage(Stage::Compact)));
+        assert!(waited >= CLOSED / 2 && worked < CLOSED / 2, "waited {waited:?}, worked {worked:?}");
     }
 }

@@ -95,6 +95,20 @@ impl Connection {
         }
     }
 
+    /// A copy of the bytes that wait to be sent.
+    pub(crate) fn unsent(&self) -> Vec<u8> {
+        let mut unsent = Vec::with_capacity(self.backlog_len);
+        let mut skipped = self.sent;
+        for chunk in &self.backlog {
+            unsent.extend_from_slice(&chunk.as_slice()[std::mem::take(&mut skipped)..]);
+        }
+        unsent
+    }
+
+    pub(crate) fn has_tls(&self) -> bool {
+        self.stream.has_tls()
+    }
+
     /// Hands the connection over to the replication thread, which sends the unsent replies without a wait for
     /// the disk.
     pub(crate) fn into_arrival(self) -> Arrival {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
 
 use super::connection::Connection;
+use crate::handover::Freeze;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::hub::ClientWorkers;
 use evenkeel_client::waiting::Resumed;
@@ -37,6 +38,8 @@ pub(crate) enum Message {
     Settle,
     /// More of the journal is on disk.
     Durable,
+    /// Do nothing until the end of this, for a hand-over.
+    Freeze(Arc<Freeze>),
 }
 
 pub(crate) struct Inbox {

@@ -65,6 +65,11 @@ impl RequestReader {
         self.input.len()
     }
 
+    /// The unused bytes.
+    pub(crate) fn unused(&self) -> &[u8] {
+        &self.input
+    }
+
     /// Returns the bytes of its own buffer.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {

@@ -169,7 +169,8 @@ impl Worker {
         }
         let Some((their_busy, worker)) = idlest else { return };
         // Moving the only busy connection would only move the load.
-        if busy < 800 || their_busy + 300 > busy || active.len() < 2 {
+        let stays = self.server.handover.keeps_connections();
+        if busy < 800 || their_busy + 300 > busy || active.len() < 2 || stays {
             return;
         }
         active.sort_unstable();

@@ -60,23 +60,23 @@ impl Certs {
         std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).expect("it can be written");
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// A path as a word of a command line.
-    pub(super) fn word(&self, name: &str) -> String {
+    pub(crate) fn word(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
     /// Arguments for a server.
-    pub(super) fn arguments(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let named = [("cert", "server.crt"), ("key", "server.key"), ("ca-cert", "ca.crt")];
         named.iter().flat_map(|(what, name)| [format!("--tls-{what}-file"), self.word(name)]).collect()
     }
 
     /// Replaces a file, as tools that renew certificates do.
-    pub(super) fn replace(&self, name: &str, by: &str) {
+    pub(crate) fn replace(&self, name: &str, by: &str) {
         std::fs::copy(self.path(by), self.path("new")).expect("it can be copied");
         std::fs::rename(self.path("new"), self.path(name)).expect("it can be renamed");
     }
