@@ -221,7 +221,7 @@ fn end(persist: &Arc<Persist>, how: ShutdownOptions, by_client: bool) -> Result<
 /// Waits until the bytes that were waiting for the append-only file are written, or the end is aborted.
 /// Returns false if the disk takes nothing. Clients write no more, but a replica still receives the primary's
 /// stream.
-fn is_log_taken(persist: &Persist) -> bool {
+pub fn is_log_taken(persist: &Persist) -> bool {
     let (aof, ending) = (&persist.aof, &persist.ending);
     let waits = || aof.unread(&persist.core.keyspace.journal) + aof.metrics.buffered.load(Relaxed);
     let (mut left, mut size, mut since) = (waits(), aof.metrics.size.load(Relaxed), Instant::now());

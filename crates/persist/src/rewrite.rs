@@ -138,6 +138,20 @@ fn close_log(persist: &Persist) {
     leave_directory(persist);
 }
 
+/// Syncs the append-only file from the calling thread, which waits for the disk as long as that takes: a sync
+/// soon afterwards has little to do.
+///
+/// # Errors
+/// The disk refuses.
+pub fn sync_ahead(persist: &Persist) -> io::Result<()> {
+    let last = {
+        let directory = persist.aof.directory.lock();
+        let parts = directory.as_ref().map(Directory::parts).transpose();
+        parts.map_err(|error| io::Error::other(error.to_string()))?.and_then(|mut parts| parts.pop())
+    };
+    last.map_or(Ok(()), |part| File::open(part.path)?.sync_data())
+}
+
 /// Leaves the append-only file to another process, with all logged commands on disk on return. Nothing is
 /// written meanwhile, and no job runs.
 pub fn release_log(persist: &Persist) {

@@ -26,7 +26,7 @@ use evenkeel_client::Session;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_core::pause::Pauser;
 use evenkeel_net::channel::{Channel, DESCRIPTORS_MAX};
-use evenkeel_persist::{PersistJob, rewrite};
+use evenkeel_persist::{PersistJob, end, rewrite};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::server_log;
 
@@ -168,6 +168,12 @@ fn hand_over(
     for attempt in 1..=ATTEMPTS {
         wait_until_quiet(server, say)?;
         wait_until_close(server);
+        // If the disk hangs, this thread waits for it, and not the clients.
+        if !end::is_log_taken(&server.persist) {
+            return Err("the disk of the append-only file is blocked".into());
+        }
+        rewrite::sync_ahead(&server.persist)
+            .map_err(|error| format!("the append-only file cannot be synced: {error}"))?;
         match attempt_to_end(server, &mut successor)? {
             Ok(Ended { clients, left, paused, parts }) => {
                 let pid = successor.pid();

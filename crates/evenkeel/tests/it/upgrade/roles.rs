@@ -1,8 +1,10 @@
 //! Upgrades of primaries and replicas, and of servers with other listeners.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_testkit::Client;
+
+use crate::disk::Disk;
 
 use super::{Server, must_upgrade, start, upgrade, wait_until};
 
@@ -125,6 +127,37 @@ fn an_open_backup_is_a_reason_to_refuse() {
     assert!(errors.contains("a backup is open"), "{errors}");
     client.run("BACKUP ABORT");
     must_upgrade(&server);
+}
+
+/// A disk that hangs under the append-only file is a reason to refuse, and no client waits for it.
+#[test]
+fn a_disk_that_hangs_delays_no_client() {
+    let Some(disk) = Disk::mount("upgrade", 64) else { return };
+    let dir = disk.path().to_string_lossy().into_owned();
+    let server =
+        start(&["--threads", "2", "--dir", &dir, "--appendonly", "yes", "--appendfsync", "everysec"]);
+    let (mut client, mut reader) = (server.connect(), server.connect());
+    client.run("SET a 1");
+    let frozen = disk.freeze();
+    client.run("SET b 2");
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| upgrade(&server));
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        while !asked.is_finished() && began.elapsed() < Duration::from_secs(60) {
+            let sent = Instant::now();
+            assert_eq!(reader.run("GET a").to_string(), "\"1\"");
+            longest = longest.max(sent.elapsed());
+        }
+        let output = asked.join().expect("it does not panic");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains("the disk of the append-only file"), "{errors}");
+        println!("longest request: {longest:?}");
+    });
+    drop(frozen);
+    assert_eq!(client.run("GET b").to_string(), "\"2\"");
+    must_upgrade(&server);
+    assert_eq!(client.run("GET b").to_string(), "\"2\"");
+    drop(server);
 }
 
 #[test]
