@@ -347,8 +347,8 @@ fn wait_until_ready(server: &Server, successor: &mut Successor) -> Result<String
     }
 }
 
-/// Waits until the successor lacks little of the stream. Clients that write faster than it can follow are slowed
-/// down by short pauses: one pause for all that it lacks would be long.
+/// Waits until the successor lacks little of the stream. Clients that write faster than it can follow are
+/// slowed down by short pauses: one pause for all that it lacks would be long.
 fn wait_until_close(server: &Server) {
     let began = Instant::now();
     let is_close = || {
