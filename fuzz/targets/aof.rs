@@ -2,14 +2,18 @@
 
 #![no_main]
 
-use evenkeel_rdb::aof::{Commands, Manifest, Record};
+use evenkeel_rdb::aof::{Commands, Flaw, Manifest, Record};
 use evenkeel_resp::value::encode_command;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(manifest) = Manifest::parse(data) {
         let bytes = manifest.to_bytes();
-        assert_eq!(Manifest::parse(&bytes).expect("it was written so"), manifest);
+        match Manifest::parse(&bytes) {
+            Ok(again) => assert_eq!(again, manifest),
+            // Escapes have made a line too long: a directory refuses to write it.
+            Err(error) => assert_eq!(error.flaw, Flaw::TooLong),
+        }
     }
     let len = data.len() as u64;
     let mut commands = Commands::new(data, 0, Some(len));

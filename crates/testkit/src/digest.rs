@@ -66,6 +66,21 @@ fn deadlines(server: &Server) -> Digest {
     digest
 }
 
+/// Reads DEBUG DIGEST-VALUE of all keys: state that no other command shows may differ.
+pub fn digest_values(server: &Server) -> Digest {
+    let (mut client, mut digest) = (server.connect(), Digest::new());
+    for db in 0..DATABASES {
+        client.run(&format!("SELECT {db}"));
+        let keys = client.run("KEYS *");
+        for key in keys.as_items().expect("KEYS replies an array").iter().map(name) {
+            let sum = client.call(&[b"DEBUG", &b"DIGEST-VALUE"[..], &key]).to_string();
+            let kind = client.call(&[b"TYPE", &key[..]]).to_string();
+            digest.insert((db, key), format!("{kind} with the sum {sum}"));
+        }
+    }
+    digest
+}
+
 /// Returns how two servers differ beyond the sums of DEBUG DIGEST: in the deadlines of keys, and, if both are
 /// Evenkeel and hold few keys, in everything that [`digest`] covers, such as the groups of streams.
 pub fn difference_beyond_sum(one: &Server, other: &Server) -> Option<String> {

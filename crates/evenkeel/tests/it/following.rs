@@ -9,7 +9,7 @@ mod replica;
 
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::digest::{Digest, difference, difference_beyond_sum, digest};
+use evenkeel_testkit::digest::{Digest, difference, difference_beyond_sum, digest, digest_values};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Reference, Server};
 
@@ -76,7 +76,9 @@ pub(crate) fn await_equal(primary: &Server, replica: &Server) {
     while !is_equal() {
         if Instant::now() > until {
             let [one, other] = [primary, replica].map(contents);
-            let difference = difference(&one, &other).or_else(|| difference_beyond_sum(primary, replica));
+            let shown = difference(&one, &other).or_else(|| difference_beyond_sum(primary, replica));
+            let sums = || difference(&digest_values(primary), &digest_values(replica));
+            let difference = shown.or_else(sums);
             let offsets = [primary.info("master_repl_offset"), replica.info("master_repl_offset")];
             panic!(
                 "offsets {offsets:?}: {}",
