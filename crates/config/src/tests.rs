@@ -384,7 +384,7 @@ fn a_stock_redis_conf_is_known() {
     }
 }
 
-/// Another process has the same settings, also those that no CONFIG SET could give it.
+/// Another process gets the same settings, also of directives that CONFIG SET cannot change.
 #[test]
 fn settings_travel_to_another_process() {
     let here = Path::new("/tmp");

@@ -70,13 +70,8 @@ pub(crate) fn upgrade_soon(server: &Arc<Server>) {
 
 /// Whether the process at the other end is of this server's user, or of root.
 fn may_ask(stream: &UnixStream) -> bool {
-    let own = rustix::process::geteuid();
-    socket2_peer(stream).is_some_and(|user| user == own.as_raw() || user == 0)
-}
-
-fn socket2_peer(stream: &UnixStream) -> Option<u32> {
-    let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    Some(credentials.uid.as_raw())
+    let peer = rustix::net::sockopt::socket_peercred(stream);
+    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
 
 /// A request is a line: the ports of the server are asked for, or an upgrade, with a program or without.

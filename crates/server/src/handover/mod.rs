@@ -87,8 +87,8 @@ impl Handover {
         self.is_under_way.load(Acquire)
     }
 
-    /// Passes a signal on to the process that serves in place of this one. While clients are being handed
-    /// over, it is kept until it is decided which one that is. Returns false if this process serves.
+    /// Passes a signal on to the process that serves in place of this process. During the hand-over, the
+    /// signal is kept until one of the two processes serves. Returns false if this process serves.
     pub(crate) fn take_signal(&self, signal: i32) -> bool {
         if !self.keeps_connections() {
             return false;

@@ -262,7 +262,7 @@ fn start(program: &Path) -> Result<Successor, String> {
     let (name, args, folder) = COMMAND_LINE.get().ok_or("the command line of this process is unknown")?;
     let descriptor = theirs.as_fd().as_raw_fd();
     let mut command = Command::new(program);
-    // What was read from standard input comes over the channel.
+    // The settings that this process has read from standard input are sent over the channel.
     command.args(args.iter().filter(|arg| *arg != "-")).arg0(name);
     command.current_dir(folder);
     command.env(CHANNEL_VARIABLE, descriptor.to_string()).stdin(std::process::Stdio::null());

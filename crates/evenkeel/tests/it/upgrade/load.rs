@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Server, must_upgrade, start};
 use crate::Ends;
 
-/// A client that knows what it has written: it counts in pipelines, and reads back.
+/// Counts up in pipelines from one client, and checks each reply against the number that the client expects.
 fn write_and_check(server: &Server, number: usize, ends: &AtomicBool, longest_us: &AtomicU64) -> u64 {
     let mut client = server.connect();
     let (mut count, key) = (0_u64, format!("counter:{number}"));

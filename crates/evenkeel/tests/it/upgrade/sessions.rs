@@ -253,7 +253,7 @@ fn relative_paths_of_the_command_line_stay() {
     std::fs::remove_dir_all(&folder).expect("it is the test's own");
 }
 
-/// A program that ends at once, one that is no program, and a directive that it does not know.
+/// The server goes on if the new program ends at once, is not executable, or does not exist.
 #[test]
 fn a_program_that_cannot_take_over_changes_nothing() {
     let server = start(&["--threads", "2"]);
