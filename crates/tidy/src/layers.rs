@@ -45,7 +45,7 @@ pub const LAYERS: &[Layer] = &[
     below(&["client"]),
     below(&["lua"]),
     below(&["scripting"]),
-    below(&["persist"]),
+    below(&["persist", "cluster"]),
     below(&["replication", "history", "http"]),
     below(&["server", "check", "top"]),
     below(&["evenkeel"]),
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn an_unknown_crate_gets_a_hint() {
-        let note = "crate cluster has no layer: add \"cluster\" to LAYERS in crates/tidy/src/layers.rs";
-        check("cluster", "[dependencies]\nevenkeel-net.workspace = true", &[(1, note)]);
+        let note = "crate tier has no layer: add \"tier\" to LAYERS in crates/tidy/src/layers.rs";
+        check("tier", "[dependencies]\nevenkeel-net.workspace = true", &[(1, note)]);
     }
 
     #[test]

@@ -1,0 +1,121 @@
+//! Sets of slots, as ranges.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+/// Number of slots.
+pub const SLOTS: usize = 16_384;
+
+/// Ranges of slots in ascending order, without overlap, and as few as possible.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(u16, u16)>", into = "Vec<(u16, u16)>")]
+pub struct SlotRanges(Vec<(u16, u16)>);
+
+/// Ranges that are out of order, overlap, or name a slot that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadSlots;
+
+impl fmt::Display for BadSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ranges of slots ascend, do not overlap, and end at 16383")
+    }
+}
+
+impl std::error::Error for BadSlots {}
+
+impl SlotRanges {
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = RangeInclusive<u16>> + Clone + '_ {
+        self.0.iter().map(|(first, last)| *first..=*last)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        self.ranges().flatten()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.ranges().map(|range| range.len()).sum()
+    }
+
+    pub fn contains(&self, slot: u16) -> bool {
+        self.0
+            .binary_search_by(|(first, last)| {
+                if *last < slot {
+                    std::cmp::Ordering::Less
+                } else if *first > slot {
+                    std::cmp::Ordering::Greater
+                } else {
+                    std::cmp::Ordering::Equal
+                }
+            })
+            .is_ok()
+    }
+}
+
+/// From slots in ascending order; slots above 16,383 do not exist.
+impl FromIterator<u16> for SlotRanges {
+    fn from_iter<I: IntoIterator<Item = u16>>(slots: I) -> SlotRanges {
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for slot in slots {
+            assert!((slot as usize) < SLOTS, "a slot");
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == slot => *last = slot,
+                Some((_, last)) => {
+                    assert!(*last < slot, "ascending slots");
+                    ranges.push((slot, slot));
+                }
+                None => ranges.push((slot, slot)),
+            }
+        }
+        SlotRanges(ranges)
+    }
+}
+
+impl TryFrom<Vec<(u16, u16)>> for SlotRanges {
+    type Error = BadSlots;
+
+    fn try_from(ranges: Vec<(u16, u16)>) -> Result<SlotRanges, BadSlots> {
+        let are_in_order = ranges.windows(2).all(|pair| pair[0].1 < pair[1].0);
+        let are_ranges = ranges.iter().all(|(first, last)| first <= last && (*last as usize) < SLOTS);
+        if !are_in_order || !are_ranges {
+            return Err(BadSlots);
+        }
+        // Neighbouring ranges become one.
+        Ok(ranges.into_iter().flat_map(|(first, last)| first..=last).collect())
+    }
+}
+
+impl From<SlotRanges> for Vec<(u16, u16)> {
+    fn from(slots: SlotRanges) -> Vec<(u16, u16)> {
+        slots.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_become_one_range() {
+        let slots: SlotRanges = [0, 1, 2, 5, 6, 16_383].into_iter().collect();
+        assert_eq!(slots.ranges().collect::<Vec<_>>(), [0..=2, 5..=6, 16_383..=16_383]);
+        assert_eq!(slots.len(), 6);
+        for slot in 0..SLOTS as u16 {
+            assert_eq!(slots.contains(slot), [0, 1, 2, 5, 6, 16_383].contains(&slot));
+        }
+        assert_eq!(SlotRanges::try_from(vec![(0, 2), (3, 4)]), Ok((0..=4).collect()));
+    }
+
+    #[test]
+    fn ranges_that_overlap_or_leave_the_slots_are_refused() {
+        for ranges in [vec![(0, 2), (2, 4)], vec![(5, 6), (1, 2)], vec![(3, 2)], vec![(0, 16_384)]] {
+            assert_eq!(SlotRanges::try_from(ranges), Err(BadSlots));
+        }
+    }
+}
