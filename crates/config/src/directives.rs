@@ -470,6 +470,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("set-max-listpack-entries",      LONG,   "128",     field!(set_max_listpack_entries)),
     live ("set-max-listpack-value",        LONG,   "64",      field!(set_max_listpack_value)),
     live ("set-proc-title",                Flag,   "yes",     field!(set_proc_title)).at_start(),
+    live ("shared-memory",                 Flag,   "yes",     field!(shared_memory)).at_start(),
     live ("shutdown-on-sigint",            SIGNAL, "default", field!(shutdown_on_sigint)),
     live ("shutdown-on-sigterm",           SIGNAL, "default", field!(shutdown_on_sigterm)),
     live ("shutdown-timeout",              COUNT,  "10",      field!(shutdown_timeout)),

@@ -99,6 +99,7 @@ pub struct Fields {
     pub thread_affinity: Cpus,
     /// Transparent huge pages for the heap.
     pub huge_pages: bool,
+    pub shared_memory: bool,
     /// Absolute after a start; `.` in `Settings::default()`.
     pub dir: PathBuf,
     pub pidfile: Option<PathBuf>,

@@ -171,6 +171,7 @@ pub(super) static SUMMARIES: &[(&str, &str)] = &[
     ("set-max-listpack-entries", "Elements up to which a set has the compact encoding."),
     ("set-max-listpack-value", "Bytes of an element up to which a set has the compact encoding."),
     ("set-proc-title", "Whether the process title shows address and mode instead of the arguments."),
+    ("shared-memory", "Whether the data lie in memory that an upgrade passes to the new program."),
     ("shutdown-on-sigint", "Options of the shutdown by SIGINT."),
     ("shutdown-on-sigterm", "Options of the shutdown by SIGTERM."),
     ("shutdown-timeout", "Seconds that a shutdown waits for replicas."),

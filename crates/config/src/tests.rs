@@ -93,7 +93,7 @@ const IN_FILES: &str =
 const OURS: &str = "appendonly-buffer-limit appendonly-direct-io http-allow-origins http-bind \
                     http-console http-hosts http-max-body \
                     http-max-connections http-metrics-public http-port http-rest http-tls huge-pages \
-                    recorder-dir recorder-memory reported-redis-version \
+                    recorder-dir recorder-memory reported-redis-version shared-memory \
                     snapshot-buffer-limit snapshot-direct-io snapshot-max-mbps thread-affinity threads";
 
 fn set(settings: &Settings, pairs: &[(&str, &str)]) -> Result<(Settings, Vec<&'static str>), String> {
@@ -252,6 +252,7 @@ fn defaults_are_those_of_redis() {
         ("repl-backlog-size", "1048576"),
         ("threads", "0"),
         ("huge-pages", "yes"),
+        ("shared-memory", "yes"),
     ] {
         assert_eq!(shown(&settings, name), value, "{name}");
     }

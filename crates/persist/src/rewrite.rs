@@ -179,6 +179,25 @@ pub fn behind_walks<R>(persist: &Persist, f: impl FnOnce(&mut SlotGuard<'_>) -> 
     with_all_held(persist, &persist.ctx, f)
 }
 
+/// Like [`behind_walks`]; if `f` succeeds, everything is held as long as the process lives.
+pub fn behind_walks_for_good<E>(
+    persist: &Persist,
+    f: impl FnOnce(&mut SlotGuard<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut ctx, keyspace) = (persist.ctx.lock(), &persist.core.keyspace);
+    keyspace.enter(&mut ctx);
+    let mut guard = keyspace.hold_all(&mut ctx);
+    let result = f(&mut guard);
+    if result.is_ok() {
+        std::mem::forget(guard);
+        std::mem::forget(ctx);
+        return result;
+    }
+    drop(guard);
+    keyspace.leave(&mut ctx);
+    result
+}
+
 /// Calls `f` with all locks held.
 pub(super) fn with_all_held<R>(
     persist: &Persist,

@@ -60,6 +60,8 @@ pub(super) struct Applier {
     /// The setting `repl-backlog-size`, in bytes.
     backlog_size: u64,
     session: Session,
+    /// See [`super::link::Link::lacks_data`].
+    lacks_data: bool,
     reply: Reply,
     /// Received bytes that have not been passed on.
     buffer: Vec<u8>,
@@ -100,6 +102,7 @@ impl Applier {
             runner: replication.host().runner(replication.core.keyspace.thread_context()),
             backlog_size: replication.core.settings().repl_backlog_size,
             session: session_of(nobody),
+            lacks_data: false,
             reply: Reply::default(),
             buffer: Vec::new(),
             passed: 0,
@@ -120,6 +123,7 @@ impl Applier {
     pub(super) fn begin(&mut self, client: Arc<ClientInfo>, db: u32) {
         self.session.discard();
         self.session = session_of(client);
+        self.lacks_data = self.replication.link.lacks_data.load(Acquire);
         self.session.select(db);
         self.buffer.clear();
         (self.passed, self.ran, self.parsed, self.state) = (0, 0, 0, State::start(0));
@@ -278,6 +282,8 @@ impl Applier {
         if args.is(0, "REPLCONF") {
             // A command of the link itself, which other connections may not send.
             self.is_asked |= args.is(1, "GETACK");
+        } else if self.lacks_data && !args.is(0, "SELECT") && !args.is(0, "FUNCTION") {
+            // The predecessor has run it, on the data that this process takes over.
         } else if let Some(row) = row {
             if self.session.multi.is_some() && !self.is_well_formed(row, &args) {
                 let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();

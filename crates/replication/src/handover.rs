@@ -1,9 +1,11 @@
 //! The stream of a process that hands its data over to another process, for an upgrade.
 //!
 //! The process that takes over follows as a replica, over a socket that its predecessor has made for it: a
-//! snapshot, and then the stream. At the end the predecessor pauses its clients, its own primary's stream and
-//! its pings, and waits until the other process has acknowledged everything. From then on both hold the same
-//! data at the same offset, so the replicas of the one can continue with the other.
+//! snapshot, and then the stream. If it takes the memory of the data over at the end, the snapshot has
+//! function libraries alone, and commands on data are counted and not run. At the end the predecessor pauses
+//! its clients, its own primary's stream and its pings, and waits until the other process has acknowledged
+//! everything. From then on both hold the same data at the same offset, so the replicas of the one can
+//! continue with the other.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,8 +27,10 @@ pub enum Follows {
 }
 
 impl Replication {
-    /// Follows the predecessor, whose end of this socket is a client of its own.
-    pub fn follow_predecessor(self: &Arc<Replication>, socket: OwnedFd) {
+    /// Follows the predecessor, whose end of this socket is a client of its own. `lacks_data`: this process
+    /// takes the memory of the data over later.
+    pub fn follow_predecessor(self: &Arc<Replication>, socket: OwnedFd, lacks_data: bool) {
+        self.link.lacks_data.store(lacks_data, Release);
         *self.link.predecessor.lock() = Some(socket);
         rewrite::behind_walks(&self.persist, |guard| {
             link::change(self, guard, Some(Target::predecessor()));
@@ -48,6 +52,7 @@ impl Replication {
     /// is one, or is a primary itself.
     pub fn take_role(self: &Arc<Replication>, primary: Option<Target>) {
         let is_replica = primary.is_some();
+        self.link.lacks_data.store(false, Release);
         rewrite::behind_walks(&self.persist, |guard| link::change(self, guard, primary));
         if is_replica {
             link::begin(self);

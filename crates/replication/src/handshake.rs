@@ -3,6 +3,8 @@
 //! A primary refuses unknown requests with an error, which matters only for requests that the rest depends
 //! on. A primary without PSYNC gets SYNC.
 
+use std::sync::atomic::Ordering::Acquire;
+
 use evenkeel_config::Settings;
 
 use super::Replication;
@@ -32,7 +34,7 @@ pub(super) fn introduce(
     if !conn.is_predecessor {
         log_in(settings, conn)?;
     }
-    announce(settings, conn)?;
+    announce(settings, conn, replication.link.lacks_data.load(Acquire))?;
     ask(replication, conn, position, failover)
 }
 
@@ -63,8 +65,9 @@ fn log_in(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended
     Ok(())
 }
 
-/// Sends our address and capabilities, and reads the answers after all of these.
-fn announce(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended> {
+/// Sends our address and capabilities, and reads the answers after all of these. `only_libraries`: the
+/// snapshot is to contain function libraries alone.
+fn announce(settings: &Settings, conn: &mut PrimaryConnection, only_libraries: bool) -> Result<(), Ended> {
     let port = match settings.replica_announce_port {
         0 if settings.tls_replication && settings.tls_port > 0 => settings.tls_port,
         0 => settings.port,
@@ -78,6 +81,9 @@ fn announce(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), End
     announcements.push(vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
     // Valkey adapts its snapshots to this version. Below 7.2 they would lack the deadlines of hash fields.
     announcements.push(vec![b"REPLCONF", b"version", VALKEY_VERSION]);
+    if only_libraries {
+        announcements.push(vec![b"REPLCONF", b"rdb-filter-only", b"functions"]);
+    }
     for words in &announcements {
         conn.send_command(words)?;
     }

@@ -171,6 +171,9 @@ pub struct PrimaryLink {
     pub(super) loads_beside: AtomicBool,
     /// The socket of the process that hands its data over to this process, until the link uses it.
     pub(super) predecessor: Mutex<Option<OwnedFd>>,
+    /// This process is about to take the predecessor's data over as they are: it follows the stream without
+    /// them.
+    pub(super) lacks_data: AtomicBool,
     /// The thread reads nothing from the primary for the time being, and whether it knows that.
     pub(super) rests: AtomicBool,
     pub(super) is_at_rest: AtomicBool,
@@ -198,6 +201,7 @@ impl PrimaryLink {
             db: AtomicU32::new(0),
             loads_beside: AtomicBool::new(false),
             predecessor: Mutex::new(None),
+            lacks_data: AtomicBool::new(false),
             rests: AtomicBool::new(false),
             is_at_rest: AtomicBool::new(false),
             metrics: LinkMetrics::default(),

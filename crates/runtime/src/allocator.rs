@@ -97,8 +97,9 @@ pub fn report() -> String {
     }
     let blocks = evenkeel_slab::stats();
     let mut text = format!(
-        "blocks of the store: {} bytes in runs, {} in chunks with runs, {} resident without runs\n",
-        blocks.in_runs, blocks.in_chunks, blocks.idle
+        "blocks of the store: {} bytes in runs, {} in chunks with runs, {} resident without runs, {} in \
+         large blocks, {} in memory for these\n",
+        blocks.in_runs, blocks.in_chunks, blocks.idle, blocks.in_large, blocks.for_large
     );
     // SAFETY: the function and the text outlive the call.
     unsafe { libmimalloc_sys::mi_stats_print_out(Some(append), (&raw mut text).cast()) };
@@ -196,6 +197,7 @@ const SHARED_MAX: u32 = 600;
 /// most `CHUNKS_KEPT`.
 const CHUNK_SLICES: u32 = 20;
 const CHUNK_PAUSE: Duration = Duration::from_millis(1);
+const LARGE_LOOKS: usize = 256;
 const CHUNKS_SHARE: usize = 64;
 const CHUNKS_KEPT: usize = 8;
 
@@ -298,6 +300,8 @@ impl Watch {
 /// Gives chunks without blocks back to the system, for a round. Returns whether there may be more.
 fn purge_chunks() -> bool {
     let kept = (evenkeel_slab::in_chunks() / evenkeel_slab::CHUNK / CHUNKS_SHARE).clamp(1, CHUNKS_KEPT);
+    // Pages of large blocks that have been free for two rounds.
+    evenkeel_slab::purge_large(LARGE_LOOKS);
     for _ in 0..CHUNK_SLICES {
         let until = Instant::now() + Duration::from_micros(SLICE_US_MAX);
         while Instant::now() < until {

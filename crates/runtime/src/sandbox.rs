@@ -28,10 +28,12 @@ pub enum Call {
     Fallocate,
     /// Early writeback.
     SyncFileRange,
+    /// Memory of the data that an upgrade passes on.
+    MemfdCreate,
 }
 
 impl Call {
-    const ALL: [Call; 7] = [
+    const ALL: [Call; 8] = [
         Call::SchedSetattr,
         Call::SchedSetaffinity,
         Call::Setrlimit,
@@ -39,6 +41,7 @@ impl Call {
         Call::Fchown,
         Call::Fallocate,
         Call::SyncFileRange,
+        Call::MemfdCreate,
     ];
 
     fn name(self) -> &'static str {
@@ -50,6 +53,7 @@ impl Call {
             Call::Fchown => "fchown",
             Call::Fallocate => "fallocate",
             Call::SyncFileRange => "sync_file_range",
+            Call::MemfdCreate => "memfd_create",
         }
     }
 
@@ -79,6 +83,7 @@ impl Call {
                 Call::Fchown => _ = libc::fchown(-1, u32::MAX, u32::MAX),
                 Call::Fallocate => _ = libc::fallocate(-1, libc::FALLOC_FL_KEEP_SIZE, 0, 1),
                 Call::SyncFileRange => _ = libc::sync_file_range(-1, 0, 1, libc::SYNC_FILE_RANGE_WRITE),
+                Call::MemfdCreate => _ = libc::memfd_create(ptr::null(), 0),
             }
         }
     }

@@ -56,6 +56,8 @@ pub(crate) struct Identity {
     pub(crate) run_id: String,
     /// The secret of the hash function, on which the cursors of SCAN depend.
     pub(crate) hash_secret: [u64; 2],
+    /// The time from which deadlines in tables count, if the data are taken over as they are.
+    pub(crate) start_ms: Option<u64>,
 }
 
 impl Identity {
@@ -198,6 +200,10 @@ impl Server {
             .with_hasher(inherited.as_ref().map_or_else(|| hasher_of(&settings.hash_seed), Identity::hasher))
             .with_clock(clock::log_time)
             .with_lazy_free(lazy_free.clone());
+        let keyspace = match inherited.as_ref().and_then(|identity| identity.start_ms) {
+            Some(start_ms) => keyspace.with_start_ms(start_ms),
+            None => keyspace,
+        };
         let mut core = Core::new(settings, keyspace, inboxes.clone(), lazy_free);
         if let Some(Identity { run_id, .. }) = inherited {
             core.run_id = run_id;

@@ -129,7 +129,7 @@ fn serve(launch: Launch) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let workers = worker_count(&settings);
-    let ahead = allocator::ahead::start(workers, huge_pages);
+    let ahead = allocator::ahead::start(workers, huge_pages, settings.shared_memory);
     if let Some(path) = &settings.logfile
         && let Err(error) = try_file(path)
     {

@@ -7,7 +7,7 @@
 //! | run           | run  |   free    |           runs: consecutive units, blocks of equal size
 //! ```
 //!
-//! The descriptions lie in two tables beside the range: an entry of 64 bytes for each unit, of which a run
+//! The descriptions lie in two tables before the chunks: an entry of 64 bytes for each unit, of which a run
 //! uses its first ([`Run`]), and an entry for each chunk ([`Chunk`]). So the address of a block leads to its
 //! run by shifts and a single load, and walking the descriptions touches no block.
 //!
@@ -18,13 +18,15 @@ use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
 use crate::Kind;
 use crate::heap::{HEAPS_MAX, Heap};
+use crate::large::{Large, PageBits};
 use crate::list::{Links, List};
+use crate::range::{self, Layout, Pages, Range, Sizes};
 use crate::run::Run;
 use crate::units::Units;
 
@@ -57,36 +59,70 @@ pub(crate) struct Chunk {
     loose_links: Links,
 }
 
+/// The begin of the range: everything that is not in a table.
+#[repr(C)]
+pub(crate) struct Header {
+    free: Mutex<Free>,
+    pub(crate) large: Mutex<Large>,
+    /// Number of heaps that were made.
+    pub(crate) heaps: AtomicUsize,
+    /// The number of the first of the heaps without a thread.
+    pub(crate) left: Mutex<Option<u32>>,
+    /// The same for heaps that wait for a thread that compacts.
+    pub(crate) lent: Mutex<Option<u32>>,
+    /// Whether there are any in `left`.
+    pub(crate) is_any_left: AtomicBool,
+    /// [`Free::fresh`], [`Free::taken`] and [`Free::idle`] for reading without the lock.
+    fresh: AtomicUsize,
+    taken: AtomicUsize,
+    idle: AtomicUsize,
+    /// Bytes in large blocks, and bytes of the memory in which they lie.
+    pub(crate) in_large: AtomicUsize,
+    pub(crate) for_large: AtomicUsize,
+}
+
+impl Header {
+    fn new() -> Header {
+        Header {
+            free: Mutex::new(Free::NONE),
+            large: Mutex::new(Large::new()),
+            heaps: AtomicUsize::new(0),
+            left: Mutex::new(None),
+            lent: Mutex::new(None),
+            is_any_left: AtomicBool::new(false),
+            fresh: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            in_large: AtomicUsize::new(0),
+            for_large: AtomicUsize::new(0),
+        }
+    }
+}
+
 /// The range and its tables.
-struct Arena {
+pub(crate) struct Arena {
+    range: Range,
+    header: NonNull<Header>,
     heaps: NonNull<Heap>,
     base: NonNull<u8>,
     runs: NonNull<Run>,
     /// For each chunk whose blocks are being moved elsewhere, the number of the heap, plus 1.
     leaving: NonNull<AtomicU16>,
     chunks: NonNull<Chunk>,
-    /// Number of chunks that fit.
+    /// For each chunk: the pages of chunks of large blocks.
+    pages: NonNull<PageBits>,
+    extents: NonNull<u8>,
+    /// Number of chunks that fit, and of extents.
     len: usize,
-    free: Mutex<Free>,
+    /// False in a process that has mapped another's range and may not use it yet.
+    is_own: AtomicBool,
 }
 
-// SAFETY: these ranges live as long as the process; the right to use a part of them
+// SAFETY: the range lives as long as the process; the right to use a part of it
 // is the matter of the functions below.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
-
-/// How chunks get their pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// Small pages, when a thread first writes to them.
-    Small,
-    /// A huge page, when a thread first writes to it.
-    Huge,
-    /// A huge page by [`populate`], before a thread has the chunk. A chunk that is taken before that gets
-    /// small pages when they are written to, and is [loose](next_loose).
-    Populated,
-}
 
 /// Chunks that belong to no heap.
 struct Free {
@@ -137,46 +173,197 @@ impl Free {
 }
 
 static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
-/// [`Arena::base`] and [`Arena::runs`] for the fast paths, which run only after the arena is there.
+/// [`Arena::base`], [`Arena::runs`] and [`Arena::heaps`] for the fast paths, which run only after the arena
+/// is there.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static RUNS: AtomicPtr<Run> = AtomicPtr::new(std::ptr::null_mut());
-/// [`Free::taken`] for reading without the lock.
+static HEAPS: AtomicPtr<Heap> = AtomicPtr::new(std::ptr::null_mut());
 static PAGES: OnceLock<Pages> = OnceLock::new();
+static IS_SHARED: AtomicBool = AtomicBool::new(false);
 static NOTIFY: OnceLock<fn()> = OnceLock::new();
-/// [`Free::fresh`] for reading without the lock.
-static FRESH: AtomicUsize = AtomicUsize::new(0);
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-static IDLE: AtomicUsize = AtomicUsize::new(0);
+/// Taken by threads that work on chunks in which no block lies. So such work has ended when
+/// [`set_own`] returns.
+static BACKGROUND: Mutex<()> = Mutex::new(());
 
-fn arena() -> Option<&'static Arena> {
+/// The arena, unless this process must not use it yet.
+pub(crate) fn arena() -> Option<&'static Arena> {
+    any_arena().filter(|arena| arena.is_own.load(Relaxed))
+}
+
+fn any_arena() -> Option<&'static Arena> {
     ARENA.get_or_init(Arena::reserve).as_ref()
 }
 
+/// The arena, if there is one already and this process uses it; other than [`arena`], this makes none.
+pub(crate) fn present() -> Option<&'static Arena> {
+    ARENA.get()?.as_ref().filter(|arena| arena.is_own.load(Relaxed))
+}
+
+/// The layout of a range with so many chunks.
+pub(crate) fn layout(len: usize) -> Layout {
+    Layout::of(&Sizes {
+        header: size_of::<Header>(),
+        heaps: HEAPS_MAX * size_of::<Heap>(),
+        runs: len * UNITS * size_of::<Run>(),
+        leaving: len * size_of::<AtomicU16>(),
+        chunks: len * size_of::<Chunk>(),
+        pages: len * size_of::<PageBits>(),
+        memory: len * CHUNK,
+    })
+}
+
+/// Makes the arena's memory that of a file, if there is no arena yet.
+#[cfg(not(miri))]
+pub(crate) fn share() {
+    IS_SHARED.store(true, Relaxed);
+}
+
+/// Maps the range of another process, with `len` chunks.
+#[cfg(not(miri))]
+pub(crate) fn attach(file: std::os::fd::OwnedFd, address: usize, len: usize) -> io::Result<()> {
+    let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
+    if !len.is_multiple_of(STEP) || len > 1 << 32 {
+        return Err(invalid("a number of chunks that no range has"));
+    }
+    let layout = layout(len);
+    if rustix::fs::fstat(&file)?.st_size as u64 != layout.end as u64 {
+        return Err(invalid("the file is not as long as the range"));
+    }
+    let range = Range::attached(file, address, layout.end)?;
+    let arena = Arena::in_range(range, &layout, len, false);
+    ARENA.set(Some(arena)).map_err(|_| invalid("this process has memory of its own already"))?;
+    any_arena().expect("just set").publish_addresses();
+    Ok(())
+}
+
+/// Maps the pages of an attached range that are resident.
+#[cfg(not(miri))]
+pub(crate) fn map_resident() {
+    if let Some(Some(arena)) = ARENA.get() {
+        arena.range.map_resident(layout(arena.len).end);
+    }
+}
+
+/// Says that this process does not use its range until further notice.
+#[cfg(not(miri))]
+pub(crate) fn set_own(is_own: bool) {
+    let _background = BACKGROUND.lock();
+    if let Some(Some(arena)) = ARENA.get() {
+        arena.is_own.store(is_own, Release);
+    }
+}
+
 impl Arena {
-    /// Reserves a range of four times the machine's memory, or of less where the system refuses this.
+    /// Reserves a range with chunks of four times the machine's memory, or of less where the system refuses
+    /// this.
     fn reserve() -> Option<Arena> {
-        let wanted = memory::total() * 4;
+        let wanted = range::total() * 4;
         let sizes = std::iter::successors(Some(wanted), |size| Some(size / 2));
         sizes.take_while(|size| *size >= CHUNK * STEP).find_map(|size| Arena::of(size / CHUNK).ok())
     }
 
     fn of(len: usize) -> io::Result<Arena> {
         let len = len.next_multiple_of(STEP);
-        let runs = memory::table::<Run>(len * UNITS)?;
-        let leaving = memory::table::<AtomicU16>(len)?;
-        let chunks = memory::table::<Chunk>(len)?;
-        let heaps = memory::table::<Heap>(HEAPS_MAX)?;
-        let base = memory::range(len * CHUNK)?;
-        BASE.store(base.as_ptr(), Release);
-        RUNS.store(runs.as_ptr(), Release);
-        Ok(Arena { heaps, base, runs, leaving, chunks, len, free: Mutex::new(Free::NONE) })
+        let layout = layout(len);
+        #[cfg(not(miri))]
+        let shared = IS_SHARED.load(Relaxed).then(|| Range::shared(&layout).ok()).flatten();
+        #[cfg(miri)]
+        let shared = None;
+        let range = match shared {
+            Some(range) => range,
+            None => Range::private(&layout)?,
+        };
+        // SAFETY: the range is new, and the header comes first.
+        unsafe { range.start.cast::<Header>().write(Header::new()) };
+        let arena = Arena::in_range(range, &layout, len, true);
+        arena.publish_addresses();
+        Ok(arena)
     }
 
-    fn at(&self, chunk: usize) -> NonNull<u8> {
+    /// The arena in a range that has this layout.
+    fn in_range(range: Range, layout: &Layout, len: usize, is_own: bool) -> Arena {
+        // SAFETY: all tables lie inside the range.
+        let at = |offset| unsafe { range.start.add(offset) };
+        Arena {
+            header: range.start.cast(),
+            heaps: at(layout.heaps).cast(),
+            base: at(layout.base),
+            runs: at(layout.runs).cast(),
+            leaving: at(layout.leaving).cast(),
+            chunks: at(layout.chunks).cast(),
+            pages: at(layout.pages).cast(),
+            extents: at(layout.extents),
+            len,
+            is_own: AtomicBool::new(is_own),
+            range,
+        }
+    }
+
+    /// Stores the addresses for the fast paths.
+    fn publish_addresses(&self) {
+        BASE.store(self.base.as_ptr(), Release);
+        RUNS.store(self.runs.as_ptr(), Release);
+        HEAPS.store(self.heaps.as_ptr(), Release);
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the header was written when the range was made.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// Number of chunks, and of extents.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The pages of a chunk of large blocks, for the thread that has locked [`Header::large`].
+    pub(crate) fn pages(&self, chunk: u32) -> NonNull<PageBits> {
+        assert!((chunk as usize) < self.len, "a chunk of the arena");
+        // SAFETY: the table has `len` entries.
+        unsafe { self.pages.add(chunk as usize) }
+    }
+
+    /// The extent of this number.
+    pub(crate) fn extent(&self, number: usize) -> NonNull<u8> {
+        assert!(number < self.len, "an extent of the arena");
+        // SAFETY: there are `len` extents.
+        unsafe { self.extents.add(number * CHUNK) }
+    }
+
+    /// Whether an extent is in use, for the thread that has locked [`Header::large`].
+    pub(crate) fn has_extent(&self, number: usize) -> bool {
+        // SAFETY: as in `set_extent`.
+        unsafe { self.pages(number as u32).as_ref() }.is_extent_used
+    }
+
+    pub(crate) fn set_extent(&self, number: usize, is_used: bool) {
+        // SAFETY: zeros are a value, and the thread that has locked the table has no other reference.
+        unsafe { self.pages(number as u32).as_mut() }.is_extent_used = is_used;
+    }
+
+    /// The number of the chunk or extent in which an address lies.
+    pub(crate) fn place_of(&self, address: usize) -> Place {
+        match address.checked_sub(self.extents.addr().get()) {
+            Some(offset) => Place::Extent(offset / CHUNK),
+            None => Place::Chunk(((address - self.base.addr().get()) / CHUNK) as u32),
+        }
+    }
+
+    pub(crate) fn range(&self) -> &Range {
+        &self.range
+    }
+
+    pub(crate) fn at(&self, chunk: usize) -> NonNull<u8> {
         assert!(chunk < self.len, "a chunk of the arena");
         // SAFETY: the range has `len` chunks.
         unsafe { self.base.add(chunk * CHUNK) }
     }
+}
+
+/// Where a large block lies.
+pub(crate) enum Place {
+    Chunk(u32),
+    Extent(usize),
 }
 
 /// Sets how chunks get their pages. Only the first call counts, and only before the first block.
@@ -194,28 +381,41 @@ pub fn on_taken(notify: fn()) {
     let _ = NOTIFY.set(notify);
 }
 
+/// Keeps this process' use of the range from being ended meanwhile.
+pub(crate) fn in_background() -> parking_lot::MutexGuard<'static, ()> {
+    BACKGROUND.lock()
+}
+
 /// Takes a chunk for a heap; its units are free. `None`: the system has no more memory or addresses.
 pub(crate) fn take() -> Option<u32> {
     let arena = arena()?;
-    let chunk = {
-        let mut free = arena.free.lock();
-        let chunk = match free.take_newest().or_else(|| free.purged.pop_newest(links)) {
-            Some(chunk) => chunk,
-            None => {
-                let chunk = fresh(arena, &mut free)?;
-                if pages() == Pages::Populated {
-                    free.loose.push(loose_links, chunk);
-                }
-                chunk
-            }
-        };
-        free.taken += 1;
-        publish(&free);
-        chunk
-    };
+    let chunk = take_one(arena, 1)?;
     if let Some(notify) = NOTIFY.get() {
         notify();
     }
+    Some(chunk)
+}
+
+/// Takes a chunk for large blocks; see [`take`].
+pub(crate) fn take_for_large(arena: &Arena) -> Option<u32> {
+    take_one(arena, 0)
+}
+
+/// `taken` is the number of chunks by which those of heaps become more.
+fn take_one(arena: &Arena, taken: usize) -> Option<u32> {
+    let mut free = arena.header().free.lock();
+    let chunk = match free.take_newest().or_else(|| free.purged.pop_newest(links)) {
+        Some(chunk) => chunk,
+        None => {
+            let chunk = fresh(arena, &mut free)?;
+            if pages() == Pages::Populated {
+                free.loose.push(loose_links, chunk);
+            }
+            chunk
+        }
+    };
+    free.taken += taken;
+    arena.publish(&free);
     Some(chunk)
 }
 
@@ -224,49 +424,64 @@ fn fresh(arena: &Arena, free: &mut Free) -> Option<u32> {
         if free.accessible + STEP > arena.len {
             return None;
         }
-        memory::make_accessible(arena.at(free.accessible), STEP * CHUNK, pages()).ok()?;
+        arena.range.make_accessible(arena.at(free.accessible), STEP * CHUNK, pages()).ok()?;
         free.accessible += STEP;
     }
     free.fresh += 1;
-    FRESH.store(free.fresh, Relaxed);
+    arena.header().fresh.store(free.fresh, Relaxed);
     Some((free.fresh - 1) as u32)
 }
 
 /// Takes back a chunk without runs.
 pub(crate) fn give_back(chunk: u32) {
-    let mut free = arena().expect("the chunk came from there").free.lock();
-    free.put_resident(chunk);
-    free.taken -= 1;
-    publish(&free);
+    arena().expect("the chunk came from there").give_back(chunk, 1);
 }
 
-fn publish(free: &Free) {
-    TAKEN.store(free.taken, Relaxed);
-    IDLE.store(free.idle, Relaxed);
+impl Arena {
+    /// Takes back a chunk without blocks; see [`take_one`].
+    fn give_back(&self, chunk: u32, taken: usize) {
+        let mut free = self.header().free.lock();
+        free.put_resident(chunk);
+        free.taken -= taken;
+        self.publish(&free);
+    }
+
+    /// Takes back a chunk without large blocks.
+    pub(crate) fn give_back_large(&self, chunk: u32) {
+        self.give_back(chunk, 0);
+    }
+
+    fn publish(&self, free: &Free) {
+        self.header().taken.store(free.taken, Relaxed);
+        self.header().idle.store(free.idle, Relaxed);
+    }
 }
 
 /// Chunks of heaps, and chunks without an owner that are resident.
 pub(crate) fn counts() -> (usize, usize) {
-    (TAKEN.load(Relaxed), IDLE.load(Relaxed))
+    let Some(arena) = present() else { return (0, 0) };
+    let header = arena.header();
+    (header.taken.load(Relaxed), header.idle.load(Relaxed))
 }
 
 /// Gives the memory of chunks without an owner back to the system, of at most `limit` chunks; all but `kept`
 /// chunks in all. Returns the number of chunks given back.
 pub(crate) fn purge(limit: usize, kept: usize) -> usize {
+    let _background = BACKGROUND.lock();
     let Some(arena) = arena() else { return 0 };
     for done in 0..limit {
         // Outside the lock: it may take a millisecond, and threads that need a chunk must not wait for it.
         let chunk = {
-            let mut free = arena.free.lock();
+            let mut free = arena.header().free.lock();
             if free.idle <= kept {
                 return done;
             }
             let Some(chunk) = free.take_oldest() else { return done };
-            publish(&free);
+            arena.publish(&free);
             chunk
         };
-        memory::discard(arena.at(chunk as usize), CHUNK);
-        arena.free.lock().purged.push(links, chunk);
+        arena.range.discard(arena.at(chunk as usize), CHUNK);
+        arena.header().free.lock().purged.push(links, chunk);
     }
     limit
 }
@@ -274,48 +489,52 @@ pub(crate) fn purge(limit: usize, kept: usize) -> usize {
 /// Populates a chunk without an owner, with a huge page if possible. Returns false if it has no
 /// more memory or addresses.
 pub(crate) fn populate() -> bool {
+    let _background = BACKGROUND.lock();
     let Some(arena) = arena() else { return false };
     let chunk = {
-        let mut free = arena.free.lock();
+        let mut free = arena.header().free.lock();
         free.purged.pop_newest(links).or_else(|| fresh(arena, &mut free))
     };
     let Some(chunk) = chunk else { return false };
     // Outside the lock, as it may take milliseconds.
-    let is_there = memory::populate(arena.at(chunk as usize), CHUNK);
-    let mut free = arena.free.lock();
+    let is_there = arena.range.populate(arena.at(chunk as usize));
+    let mut free = arena.header().free.lock();
     if is_there {
         free.put_resident(chunk);
     } else {
         free.purged.push(links, chunk);
     }
-    publish(&free);
+    arena.publish(&free);
     is_there
 }
 
 /// Takes the address of the chunk that has waited longest since it was taken without being populated.
 pub(crate) fn next_loose() -> Option<usize> {
+    let _background = BACKGROUND.lock();
     let arena = arena()?;
-    let chunk = arena.free.lock().loose.pop_oldest(loose_links)?;
+    let chunk = arena.header().free.lock().loose.pop_oldest(loose_links)?;
     Some(arena.at(chunk as usize).addr().get())
 }
 
 /// Puts a chunk from [`next_loose`] back.
 pub(crate) fn keep_loose(address: usize) {
+    let _background = BACKGROUND.lock();
     let Some(arena) = arena() else { return };
     let chunk = (address - arena.base.addr().get()) / CHUNK;
-    arena.free.lock().loose.push(loose_links, chunk as u32);
+    arena.header().free.lock().loose.push(loose_links, chunk as u32);
 }
 
-/// The place of a heap. `None`: the system has no more addresses.
-pub(crate) fn place_of_heap(number: usize) -> Option<*mut Heap> {
+/// The place of a heap, which is zeros until the heap is made. There is an arena.
+#[inline]
+pub(crate) fn place_of_heap(number: usize) -> *mut Heap {
     assert!(number < HEAPS_MAX, "fewer threads at a time than heaps");
     // SAFETY: the table has an entry for each.
-    Some(unsafe { arena()?.heaps.add(number).as_ptr() })
+    unsafe { HEAPS.load(Relaxed).add(number) }
 }
 
 /// All chunks that were ever taken have lower numbers than this.
 pub(crate) fn chunks_end() -> u32 {
-    FRESH.load(Relaxed) as u32
+    present().map_or(0, |arena| arena.header().fresh.load(Relaxed) as u32)
 }
 
 /// The number of the heap that took a chunk, plus 1, or 0. The chunk's number is below [`chunks_end`].
@@ -338,7 +557,7 @@ pub(crate) fn set_leaving(number: u32, heap: u16) {
 /// does, or the address is not in a chunk.
 #[inline]
 pub(crate) fn leaving(address: usize) -> u16 {
-    let Some(Some(arena)) = ARENA.get() else { return 0 };
+    let Some(arena) = present() else { return 0 };
     let chunk = address.wrapping_sub(arena.base.addr().get()) / CHUNK;
     if chunk >= arena.len {
         return 0;
@@ -405,104 +624,4 @@ pub(crate) fn run_by_number(number: u32) -> &'static Run {
     // SAFETY: as just checked; an entry that is no run's is zeros, or holds a former run. It is written to
     // as a whole only while nobody knows its number.
     unsafe { arena.runs.add(number as usize).as_ref() }
-}
-
-/// The calls of the system.
-#[cfg(not(miri))]
-mod memory {
-    use std::io;
-    use std::ptr::{self, NonNull};
-
-    use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
-
-    use super::{CHUNK, Pages};
-
-    pub(super) fn total() -> usize {
-        let pages = std::fs::read_to_string("/proc/meminfo").ok();
-        let kb =
-            pages.as_deref().and_then(|text| text.lines().next()?.split_whitespace().nth(1)?.parse().ok());
-        kb.unwrap_or(16_usize << 20) * 1024
-    }
-
-    /// A table of zeros. Only its touched pages take memory.
-    pub(super) fn table<T>(len: usize) -> io::Result<NonNull<T>> {
-        let (protection, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping concerns no other.
-        let at = unsafe { mm::mmap_anonymous(ptr::null_mut(), len * size_of::<T>(), protection, flags) }?;
-        NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
-    }
-
-    /// A range of addresses without memory, aligned to chunks.
-    pub(super) fn range(bytes: usize) -> io::Result<NonNull<u8>> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping concerns no other.
-        let at = unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes + CHUNK, ProtFlags::empty(), flags) }?;
-        let skipped = at.addr().next_multiple_of(CHUNK) - at.addr();
-        // SAFETY: the mapping is a chunk longer than is needed.
-        NonNull::new(unsafe { at.cast::<u8>().add(skipped) }).ok_or(io::ErrorKind::OutOfMemory.into())
-    }
-
-    pub(super) fn make_accessible(at: NonNull<u8>, bytes: usize, pages: Pages) -> io::Result<()> {
-        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-        let advice = if pages == Pages::Huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: the range is the arena's, and nothing refers to it yet. Advice that the system does not
-        // know changes nothing.
-        unsafe {
-            mm::mprotect(at.as_ptr().cast(), bytes, flags)?;
-            let _ = mm::madvise(at.as_ptr().cast(), bytes, advice);
-        }
-        Ok(())
-    }
-
-    pub(super) fn discard(at: NonNull<u8>, bytes: usize) {
-        // SAFETY: no run lies in the chunk, so nothing refers to its bytes. If the system refuses, they stay
-        // resident.
-        let _ = unsafe { mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
-    }
-
-    pub(super) fn populate(at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: no run lies in the chunk, whose missing pages appear as zeros.
-        unsafe {
-            let _ = mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxHugepage);
-            mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite).is_ok()
-        }
-    }
-}
-
-/// The same without system calls, for the interpreter.
-#[cfg(miri)]
-mod memory {
-    use std::alloc::{Layout, alloc_zeroed};
-    use std::io;
-    use std::ptr::NonNull;
-
-    use super::{CHUNK, Pages, STEP};
-
-    pub(super) fn total() -> usize {
-        CHUNK * STEP / 4
-    }
-
-    fn zeros(layout: Layout) -> io::Result<NonNull<u8>> {
-        // SAFETY: no layout here is empty.
-        NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory.into())
-    }
-
-    pub(super) fn table<T>(len: usize) -> io::Result<NonNull<T>> {
-        Ok(zeros(Layout::array::<T>(len).expect("a small table"))?.cast())
-    }
-
-    pub(super) fn range(bytes: usize) -> io::Result<NonNull<u8>> {
-        zeros(Layout::from_size_align(bytes, CHUNK).expect("a small range"))
-    }
-
-    pub(super) fn make_accessible(_: NonNull<u8>, _: usize, _: Pages) -> io::Result<()> {
-        Ok(())
-    }
-
-    pub(super) fn discard(_: NonNull<u8>, _: usize) {}
-
-    pub(super) fn populate(_: NonNull<u8>, _: usize) -> bool {
-        true
-    }
 }

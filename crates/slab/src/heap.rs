@@ -9,11 +9,9 @@ mod compaction;
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
-use parking_lot::Mutex;
-
-use crate::arena::{self, Chunk};
+use crate::arena::{self, Arena, Chunk};
 use crate::classes::{self, CLASSES};
 use crate::list::List;
 use crate::run::{NO_RUN, Noticed, Run, State};
@@ -31,15 +29,6 @@ const LOOKS: usize = 16;
 /// This share of the units of a heap may be in the first runs of classes that have a coarse class instead.
 const FINE_SHARE: usize = 16;
 
-static HEAPS: [AtomicPtr<Heap>; HEAPS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; HEAPS_MAX];
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The number of the first of the heaps without a thread.
-static LEFT: Mutex<Option<u32>> = Mutex::new(None);
-/// The same for heaps that wait for a thread that compacts.
-static LENT: Mutex<Option<u32>> = Mutex::new(None);
-/// Whether there are any.
-static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
-
 struct Class {
     current: *const Run,
     /// The first and the last of the runs with free blocks.
@@ -52,6 +41,8 @@ struct Class {
 }
 
 pub(crate) struct Heap {
+    /// Whether the other fields have been written.
+    is_made: AtomicBool,
     number: u32,
     /// Units in runs.
     units: AtomicUsize,
@@ -92,6 +83,9 @@ struct Leaves;
 
 impl Drop for Leaves {
     fn drop(&mut self) {
+        if arena::present().is_none() {
+            return; // another process has taken the memory over
+        }
         if MINE.get().is_some() {
             Walk::new().go_on(|| false);
         }
@@ -103,9 +97,10 @@ impl Drop for Leaves {
 
 /// Lets another thread have the heap.
 fn leave(heap: &Heap) {
-    let mut left = LEFT.lock();
+    let header = arena::present().expect("it has heaps").header();
+    let mut left = header.left.lock();
     push(&mut left, heap);
-    IS_ANY_LEFT.store(true, Relaxed);
+    header.is_any_left.store(true, Relaxed);
 }
 
 /// Units of a heap that is worth lending: the heap that its thread has next begins with a run for each class.
@@ -114,10 +109,11 @@ const LENT_MIN: usize = 8 * arena::UNITS;
 /// Lets a thread that compacts have the calling thread's heap.
 pub(crate) fn lend() {
     if mine().is_some_and(|heap| heap.units.load(Relaxed) >= LENT_MIN)
-        && COUNT.load(Relaxed) < HEAPS_MAX / 2
+        && let Some(arena) = arena::present()
+        && arena.header().heaps.load(Relaxed) < HEAPS_MAX / 2
         && let Some(heap) = MINE.take()
     {
-        push(&mut LENT.lock(), heap);
+        push(&mut arena.header().lent.lock(), heap);
     }
 }
 
@@ -136,19 +132,21 @@ fn pop(list: &mut Option<u32>) -> Option<&'static Heap> {
 /// Merges the heaps without a thread, and the heaps that threads have lent, into the calling thread's heap.
 fn gather() {
     let Some(heap) = mine().or_else(adopt_to_stay) else { return };
-    while let Some(other) = take_left().or_else(|| pop(&mut LENT.lock())) {
+    let header = arena::present().expect("it has a heap").header();
+    while let Some(other) = take_left().or_else(|| pop(&mut header.lent.lock())) {
         // SAFETY: the heap is the calling thread's.
         heap.merge(unsafe { heap.own() }, other);
     }
 }
 
 fn take_left() -> Option<&'static Heap> {
-    if !IS_ANY_LEFT.load(Relaxed) {
+    let header = arena::present()?.header();
+    if !header.is_any_left.load(Relaxed) {
         return None;
     }
-    let mut left = LEFT.lock();
+    let mut left = header.left.lock();
     let heap = pop(&mut left);
-    IS_ANY_LEFT.store(left.is_some(), Relaxed);
+    header.is_any_left.store(left.is_some(), Relaxed);
     heap
 }
 
@@ -157,9 +155,18 @@ fn mine() -> Option<&'static Heap> {
     MINE.try_with(Cell::get).unwrap_or(None)
 }
 
+/// The heap of this number, which was made before: whoever knows its number has it from its thread.
+#[inline]
 fn by_number(number: u32) -> &'static Heap {
-    // SAFETY: a heap that has a number is there, and heaps stay.
-    unsafe { &*HEAPS[number as usize].load(Acquire) }
+    // SAFETY: heaps stay.
+    unsafe { &*arena::place_of_heap(number as usize) }
+}
+
+/// All heaps that were made.
+fn all(arena: &'static Arena) -> impl Iterator<Item = &'static Heap> {
+    let count = arena.header().heaps.load(Relaxed).min(HEAPS_MAX);
+    let heaps = (0..count as u32).map(by_number);
+    heaps.filter(|heap| heap.is_made.load(Acquire))
 }
 
 /// Returns a heap without a thread, or a new heap. `None`: the system has no more addresses.
@@ -167,12 +174,19 @@ fn adopt() -> Option<&'static Heap> {
     if let Some(heap) = take_left() {
         return Some(heap);
     }
-    let number = COUNT.fetch_add(1, Relaxed);
-    let place = arena::place_of_heap(number)?;
-    // SAFETY: nobody else has this number.
-    unsafe { place.write(Heap::new(number as u32)) };
-    HEAPS[number].store(place, Release);
+    let number = arena::arena()?.header().heaps.fetch_add(1, Relaxed);
+    // SAFETY: nobody else has this number, and the place is zeros.
+    unsafe { Heap::make(arena::place_of_heap(number), number as u32) };
     Some(by_number(number as u32))
+}
+
+/// Makes heaps without a thread of all heaps, whose threads were another process'. No thread has one yet.
+pub(crate) fn leave_all(arena: &'static Arena) {
+    let header = arena.header();
+    *header.left.lock() = None;
+    *header.lent.lock() = None;
+    // A merged heap is the matter of the heap into which it was merged.
+    all(arena).filter(|heap| heap.merged_into.load(Relaxed) == 0).for_each(leave);
 }
 
 /// Takes a block of at least `size` bytes, at most [`crate::SIZE_MAX`]. `None`: the system has no more
@@ -316,16 +330,15 @@ impl Walk {
 
 /// Bytes in runs.
 pub(crate) fn bytes_in_runs() -> usize {
-    let heaps = HEAPS[..COUNT.load(Relaxed).min(HEAPS_MAX)].iter();
-    // SAFETY: heaps stay, and a heap that is being made has no address here yet.
-    let units =
-        heaps.filter_map(|heap| unsafe { heap.load(Acquire).as_ref() }).map(|heap| heap.units.load(Relaxed));
-    units.sum::<usize>() * arena::UNIT
+    let Some(arena) = arena::present() else { return 0 };
+    all(arena).map(|heap| heap.units.load(Relaxed)).sum::<usize>() * arena::UNIT
 }
 
 /// All of these are for the heap's own thread.
 impl Heap {
-    fn new(number: u32) -> Heap {
+    /// # Safety
+    /// `at` is the place of a heap that has not been made, and the caller alone makes it.
+    unsafe fn make(at: *mut Heap, number: u32) {
         const CLASS: Class =
             Class { current: ptr::null(), listed: NO_RUN, last: NO_RUN, runs: 0, is_fine: false };
         let own = Own {
@@ -335,12 +348,14 @@ impl Heap {
             merged: None,
             next: None,
         };
-        Heap {
-            number,
-            units: AtomicUsize::new(0),
-            noticed: Noticed::new(),
-            merged_into: AtomicU32::new(0),
-            own: UnsafeCell::new(own),
+        // SAFETY: nobody reads these fields before `is_made` is set.
+        unsafe {
+            (&raw mut (*at).number).write(number);
+            (&raw mut (*at).noticed).write(Noticed::new());
+            (&raw mut (*at).merged_into).write(AtomicU32::new(0));
+            (&raw mut (*at).units).write(AtomicUsize::new(0));
+            (&raw mut (*at).own).write(UnsafeCell::new(own));
+            (*at).is_made.store(true, Release);
         }
     }
 

@@ -14,21 +14,33 @@
 //! - **Nothing comes from the general allocator.** What describes runs, chunks and heaps lies in tables of
 //!   their own, linked in place.
 //!
-//! Larger blocks than [`SIZE_MAX`] are the general allocator's.
+//! - **Another process can take the memory over**, with all blocks, in the time of a few system calls
+//!   ([`attach`]).
+//!
+//! Blocks above [`SIZE_MAX`] are large: their pages have a table of their own, behind a lock ([`large`]).
 
 mod arena;
 mod classes;
 mod heap;
+mod large;
 mod list;
+mod pages;
+mod range;
 mod remote;
 mod run;
 mod sync;
+#[cfg(not(miri))]
+mod transfer;
 mod units;
 
 use std::ptr::NonNull;
 
-pub use arena::{CHUNK, Pages, on_taken, set_pages};
+pub use arena::{CHUNK, on_taken, set_pages};
 pub use classes::SIZE_MAX;
+pub use pages::PAGE;
+pub use range::Pages;
+#[cfg(not(miri))]
+pub use transfer::{Attached, Passed, Suspended, attach, can_share, pass, share, suspend};
 
 /// Kinds of blocks: a chunk has blocks of one kind, so that it can be emptied by a walk that finds this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +50,15 @@ pub enum Kind {
     Entry,
     /// Pages of collections.
     Page,
+    /// What refers to pages and to parts of strings, and is never moved.
+    Node,
 }
 
 /// Number of kinds.
-const KINDS: usize = 2;
+const KINDS: usize = 3;
 
 impl Kind {
-    pub const ALL: [Kind; KINDS] = [Kind::Entry, Kind::Page];
+    pub const ALL: [Kind; KINDS] = [Kind::Entry, Kind::Page, Kind::Node];
 }
 
 /// Takes a block of `size` bytes, aligned to eight. `None`: the system has no more memory.
@@ -64,6 +78,29 @@ pub fn take(kind: Kind, size: usize) -> Option<NonNull<u8>> {
 pub unsafe fn put_back(block: NonNull<u8>) {
     // SAFETY: the same promise.
     unsafe { heap::put_back(block.as_ptr()) }
+}
+
+/// Takes a large block, of more than [`SIZE_MAX`] bytes, aligned to 4 KiB. `None`: the system has no more
+/// memory or addresses. The second value: all bytes are known to be zero.
+pub fn take_large(size: usize) -> Option<(NonNull<u8>, bool)> {
+    assert!(size > SIZE_MAX, "a large block");
+    large::take(size)
+}
+
+/// Takes a large block of zeros, of which only pages that are written to take memory. It takes addresses in
+/// steps of [`CHUNK`]. `None`: the system has no more memory or addresses.
+pub fn take_large_zeroed(size: usize) -> Option<NonNull<u8>> {
+    assert!(size > SIZE_MAX, "a large block");
+    large::take_zeroed(size)
+}
+
+/// Frees a large block.
+///
+/// # Safety
+/// The block comes from [`take_large`] or [`take_large_zeroed`] with this size, and nobody uses it any more.
+pub unsafe fn put_back_large(block: NonNull<u8>, size: usize) {
+    // SAFETY: the same promise.
+    unsafe { large::put_back(block, size) }
 }
 
 /// Takes back the blocks that other threads have freed in this thread's full runs: constant time for each
@@ -181,11 +218,17 @@ pub struct Stats {
     pub in_chunks: usize,
     /// Resident bytes in chunks that have none.
     pub idle: usize,
+    /// Bytes in large blocks, rounded up to pages.
+    pub in_large: usize,
+    /// Bytes of the memory in which large blocks lie.
+    pub for_large: usize,
 }
 
 pub fn stats() -> Stats {
     let (taken, idle) = arena::counts();
-    Stats { in_runs: heap::bytes_in_runs(), in_chunks: taken * CHUNK, idle: idle * CHUNK }
+    let (in_large, for_large) = large::counts();
+    let in_runs = heap::bytes_in_runs();
+    Stats { in_runs, in_chunks: taken * CHUNK, idle: idle * CHUNK, in_large, for_large }
 }
 
 /// Bytes of the chunks of heaps: [`Stats::in_chunks`] alone, for the price of a load.
@@ -197,6 +240,12 @@ pub fn in_chunks() -> usize {
 /// `kept` of them resident. Returns the number of chunks. It may take a millisecond for each.
 pub fn purge(chunks: usize, kept: usize) -> usize {
     arena::purge(chunks, kept)
+}
+
+/// Looks at up to `chunks` chunks of large blocks, and gives free pages in them back to the system that have
+/// been free since the look before. Returns the number of bytes. Each call goes on where the last has ended.
+pub fn purge_large(chunks: usize) -> usize {
+    large::purge(chunks)
 }
 
 /// Populates a chunk, with a huge page if possible, so that a thread that takes it does not wait

@@ -33,7 +33,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    fn add(&self, apart: Apart) {
+    pub(crate) fn add(&self, apart: Apart) {
         self.shared.fetch_add(apart.shared, Relaxed);
         self.holes.fetch_add(apart.holes, Relaxed);
     }
@@ -63,7 +63,12 @@ impl Sharers {
         self.0.lock().len()
     }
 
-    fn push(&self, place: Place, key: &[u8]) {
+    /// All keys that wait.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Place, Box<[u8]>)> {
+        self.0.lock().clone().into_iter()
+    }
+
+    pub(crate) fn push(&self, place: Place, key: &[u8]) {
         let mut waiting = self.0.lock();
         if waiting.len() < SHARERS_MAX {
             waiting.push_back((place, key.into()));

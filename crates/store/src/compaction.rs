@@ -67,6 +67,7 @@ impl SlotGuard<'_> {
             self.visit(place, |guard| match compaction.kind() {
                 BlockKind::Entry => guard.move_entries(place, walk, &mut mover),
                 BlockKind::Page => guard.move_pages(place, walk, &mut mover),
+                BlockKind::Node => unreachable!("nodes are not moved"),
             });
             if walk.prefix == 1 << DEPTH_MAX {
                 *walk = CompactionWalk { db: walk.db, slot: slot + 1, ..CompactionWalk::default() };

@@ -47,8 +47,13 @@ pub(crate) struct Db {
 
 impl Db {
     fn new(id: usize) -> Db {
+        Db::of(id, Slots::new())
+    }
+
+    /// A database with these slots, whose keys are not counted yet.
+    fn of(id: usize, slots: Slots) -> Db {
         let bits = SlotBits::new;
-        Db { id, slots: Slots::new(), occupied: bits(), apart: Sum::default(), timed: bits(), hashes: bits() }
+        Db { id, slots, occupied: bits(), apart: Sum::default(), timed: bits(), hashes: bits() }
     }
 
     /// Calls `f` with each entry, which the caller then owns, and empties the database. No other thread can
@@ -117,7 +122,7 @@ pub struct Keyspace {
     contexts: usize,
     contexts_made: AtomicUsize,
     /// The time from which coarse deadlines count.
-    start_ms: Millis,
+    pub(crate) start_ms: Millis,
     /// Number of watches and waits; FLUSHALL and SWAPDB look for subscribers only if there are any.
     pub(crate) watches: AtomicUsize,
     pub(crate) waits: AtomicUsize,
@@ -422,6 +427,26 @@ impl Keyspace {
             Some(db) => db,
             None => self.open_db(db),
         }
+    }
+
+    /// Puts a database with these slots, which may have keys, in place of one that was never used. Everything
+    /// is held.
+    pub(crate) fn put_db(&self, number: usize, slots: Slots) -> &Db {
+        assert!(self.dbs[number].load(Acquire).is_null(), "the database was never used");
+        let id = self.free_ids.lock().pop().expect("as many counters as databases");
+        let db = Box::new(Db::of(id, slots));
+        self.dbs[number].store(Box::into_raw(db), Release);
+        self.db_if_used(number).expect("just made")
+    }
+
+    /// Number of keys, of keys with a deadline and of hashes with timed fields in a database. Everything is
+    /// held.
+    pub(crate) fn db_counts(&self, id: usize) -> [i64; 3] {
+        let tallies = self.tallies.lock();
+        let sum = |count: fn(&DbTally) -> &std::sync::atomic::AtomicI64| {
+            tallies.iter().map(|tally| count(&tally.dbs[id]).load(Relaxed)).sum()
+        };
+        [sum(|tally| &tally.keys), sum(|tally| &tally.timed), sum(|tally| &tally.hashes)]
     }
 
     #[cold]

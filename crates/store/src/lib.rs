@@ -42,6 +42,7 @@ mod notify;
 pub mod snapshot;
 mod sync;
 mod table;
+mod transfer;
 mod value;
 mod verify;
 
@@ -60,6 +61,7 @@ pub use notify::watch::Watch;
 pub use table::cursor::Cursor;
 pub use table::entry;
 pub use table::entry::{Ref, View};
+pub use transfer::{LAYOUT_HASH, PassedKeyspace};
 pub use value::rope::Str;
 pub use value::{Expire, Kind, collection, rope};
 

@@ -125,6 +125,11 @@ impl Snapshots {
         Snapshots { kept: (0..contexts).map(|_| KeptQueue::default()).collect(), ..Snapshots::default() }
     }
 
+    /// Sets the epoch that the entries of another process have. Everything is held, and there are no entries.
+    pub(crate) fn take_epoch_over(&self, epoch: bool) {
+        self.epoch.store(epoch, Relaxed);
+    }
+
     /// The present epoch, for callers inside the gate.
     #[inline]
     pub(crate) fn epoch(&self) -> bool {

@@ -9,9 +9,7 @@
 //! long strings are done. The two results are combined in the end, for which the order does not matter: DIFF,
 //! DIFF1 and ANDOR combine their first source with the union of the others, and that union has no order.
 
-use std::sync::Arc;
-
-use evenkeel_store::rope::{CHUNK, Chunk, FLAT_MAX, Piece, Rope};
+use evenkeel_store::rope::{Bytes, CHUNK, Chunk, FLAT_MAX, Piece, Rope};
 use evenkeel_store::{Key, Kind, Made, Str, WrongType};
 
 use crate::Call;
@@ -375,10 +373,10 @@ impl Source<'_> {
         match self.chunk {
             Some(chunk) if chunk.len() == len => chunk.clone(),
             _ => {
-                let mut bytes = Vec::with_capacity(len);
+                let mut bytes = Bytes::with_capacity(len);
                 bytes.extend_from_slice(self.bytes);
-                bytes.resize(len, 0);
-                Arc::new(bytes)
+                bytes.pad(len, 0);
+                bytes.into()
             }
         }
     }
@@ -422,7 +420,7 @@ impl Bits {
             if let Some(chunk) = &mut self.chunks[last]
                 && chunk.len() < len
             {
-                Arc::make_mut(chunk).resize(len, 0);
+                chunk.own().pad(len, 0);
             }
         }
     }
@@ -455,7 +453,7 @@ impl Bits {
                 (Step::And, Some(chunk), Some(source)) => {
                     merge(chunk, source.bytes, |byte, with| byte & with);
                     if source.bytes.len() < len {
-                        Arc::make_mut(chunk)[source.bytes.len()..].fill(0);
+                        chunk.own()[source.bytes.len()..].fill(0);
                     }
                 }
                 (Step::And, ..) => *mine = None,
@@ -475,15 +473,19 @@ impl Bits {
     }
 
     fn invert(&mut self) {
-        let mut ones = None;
+        let mut ones: Option<Chunk> = None;
         for index in 0..self.chunks.len() {
             let len = self.chunk_len(index);
             let chunk = &mut self.chunks[index];
             *chunk = Some(match chunk {
-                Some(chunk) => Arc::new(chunk.iter().map(|byte| !byte).collect()),
+                Some(chunk) => {
+                    let mut inverted = Bytes::from(&**chunk);
+                    inverted.iter_mut().for_each(|byte| *byte = !*byte);
+                    inverted.into()
+                }
                 // All former holes share a single chunk.
-                None if len == CHUNK => ones.get_or_insert_with(|| Arc::new(vec![0xff; CHUNK])).clone(),
-                None => Arc::new(vec![0xff; len]),
+                None if len == CHUNK => ones.get_or_insert_with(|| Bytes::of(0xff, CHUNK).into()).clone(),
+                None => Bytes::of(0xff, len).into(),
             });
         }
     }
@@ -498,7 +500,7 @@ impl Bits {
     /// Returns the bytes of a string of at most a single chunk.
     fn into_flat(self) -> Vec<u8> {
         let chunk = self.chunks.into_iter().next().flatten();
-        chunk.map_or_else(|| vec![0; self.len], Arc::unwrap_or_clone)
+        chunk.map_or_else(|| vec![0; self.len], |chunk| chunk.to_vec())
     }
 }
 
@@ -506,13 +508,15 @@ impl Bits {
 /// copied first, which would be another pass over memory.
 #[inline]
 fn merge(chunk: &mut Chunk, with: &[u8], operation: impl Fn(u8, u8) -> u8) {
-    match Arc::get_mut(chunk) {
+    match chunk.get_mut() {
         Some(bytes) => bytes.iter_mut().zip(with).for_each(|(byte, with)| *byte = operation(*byte, *with)),
         None => {
-            let mut bytes = Vec::with_capacity(chunk.len());
-            bytes.extend(chunk.iter().zip(with).map(|(byte, with)| operation(*byte, *with)));
+            let mut bytes = Bytes::with_capacity(chunk.len());
+            bytes.pad(with.len(), 0);
+            let pairs = chunk.iter().zip(with);
+            bytes.iter_mut().zip(pairs).for_each(|(to, (byte, with))| *to = operation(*byte, *with));
             bytes.extend_from_slice(&chunk[with.len()..]);
-            *chunk = Arc::new(bytes);
+            *chunk = bytes.into();
         }
     }
 }
@@ -617,7 +621,8 @@ mod tests {
         bits.combine(Step::And, Str::Rope(&one));
         assert_eq!(bits.chunks.iter().flatten().count(), 2);
         bits.invert();
-        let chunks: std::collections::HashSet<_> = bits.chunks.iter().flatten().map(Arc::as_ptr).collect();
+        let chunks: std::collections::HashSet<_> =
+            bits.chunks.iter().flatten().map(|chunk| chunk.as_ptr()).collect();
         assert_eq!((bits.chunks.len(), chunks.len()), ((500 << 20) / CHUNK + 1, 4));
     }
 }

@@ -25,7 +25,7 @@ const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-co
 const REPLICA: &[&str] = &["--enable-debug-command", "yes"];
 
 /// Not replicated, or without an equal digest on both servers.
-const LEFT_OUT: &[&str] = &[
+pub(crate) const LEFT_OUT: &[&str] = &[
     "DEBUG",
     "CONFIG",
     "SHUTDOWN",

@@ -2,6 +2,7 @@
 
 mod kills;
 mod load;
+mod memory;
 mod roles;
 mod sessions;
 

@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::sandbox::{self, Call};
 use crate::threads;
 use evenkeel_slab::Pages;
 use evenkeel_store::memory::regions::{self, REGION};
@@ -85,7 +86,10 @@ static THREAD: OnceLock<Thread> = OnceLock::new();
 
 /// Starts the thread, if the kernel has the needed calls; it runs as long as the process. Call it before
 /// other threads start and take their first pages.
-pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
+///
+/// `shares`: the store's blocks may lie in memory that another process can map. They do if such memory can
+/// have the same pages.
+pub fn start(workers: usize, huge_pages: bool, shares: bool) -> std::io::Result<()> {
     let huge_pages = huge_pages && !is_never_huge();
     if has_several_nodes() || !can_ask() {
         evenkeel_slab::set_pages(if huge_pages { Pages::Huge } else { Pages::Small });
@@ -97,6 +101,12 @@ pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
         (true, false) => Pages::Huge,
         (true, true) => Pages::Populated,
     });
+    if shares
+        && sandbox::permits(Call::MemfdCreate)
+        && (!huge_pages || kernel.gathers() && evenkeel_slab::can_share())
+    {
+        evenkeel_slab::share();
+    }
     let arenas = kernel.arenas();
     let run = move || run(Ahead::new(kernel, workers));
     let thread = threads::named("memory").spawn(run).inspect_err(|_| {

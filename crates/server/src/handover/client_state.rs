@@ -57,7 +57,7 @@ pub(crate) struct ClientState {
     closing: bool,
     has_written: bool,
     multi: Option<MultiState>,
-    watching: Option<WatchState>,
+    pub(super) watching: Option<WatchState>,
     pub(super) waiting: Option<WaitState>,
     channels: Vec<ByteBuf>,
     patterns: Vec<ByteBuf>,
@@ -82,7 +82,7 @@ struct MultiState {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct WatchState {
+pub(super) struct WatchState {
     keys: Vec<(u32, ByteBuf)>,
     is_touched: bool,
 }
@@ -208,13 +208,9 @@ impl ClientState {
         })
     }
 
-    /// Makes the connection, and its entry in the registry. The error: the reason to close it.
-    pub(super) fn restore(
-        self,
-        server: &Arc<Server>,
-        ctx: &mut ThreadContext,
-        socket: OwnedFd,
-    ) -> Result<Box<Connection>, String> {
+    /// Makes the connection, and its entry in the registry, except for watched keys, which
+    /// [`WatchState::watch`] adds. The error: the reason to close it.
+    pub(super) fn restore(self, server: &Arc<Server>, socket: OwnedFd) -> Result<Box<Connection>, String> {
         let fd = socket.as_raw_fd();
         let (address, local) = (self.address, self.local_address);
         let info = ClientInfo::new(self.id, address, local, fd, self.is_unix, self.created_ms);
@@ -272,9 +268,6 @@ impl ClientState {
         });
         fieldsets.for_each(|(name, fields)| session.change_fieldsets(|all| all.set(name, fields)));
         server.hub.clients.add(client.clone());
-        if let Some(watching) = self.watching {
-            watch(server, ctx, &mut session, &watching);
-        }
         subscribe(
             server,
             &mut session,
@@ -322,28 +315,31 @@ fn queue_of(server: &Server, state: &MultiState, client: &ClientInfo) -> Result<
     Ok(multi)
 }
 
-fn watch(server: &Server, ctx: &mut ThreadContext, session: &mut Session, state: &WatchState) {
-    let watch = Arc::new(Watch::default());
-    let (keyspace, mut keys) = (&server.core.keyspace, Vec::new());
-    keyspace.enter(ctx);
-    let mut guard = keyspace.hold_none(ctx);
-    for (db, name) in &state.keys {
-        let key = keyspace.key(*db, name);
-        guard.visit(key.place, |guard| {
-            if guard.watch(&key, &watch) {
-                keys.push((*db, name.to_vec().into_boxed_slice()));
-            }
-        });
-        session.client.names.watched.fetch_add(Names::cost(name), Relaxed);
+impl WatchState {
+    /// Has the session watch the keys.
+    pub(super) fn watch(&self, server: &Server, ctx: &mut ThreadContext, session: &mut Session) {
+        let watch = Arc::new(Watch::default());
+        let (keyspace, mut keys) = (&server.core.keyspace, Vec::new());
+        keyspace.enter(ctx);
+        let mut guard = keyspace.hold_none(ctx);
+        for (db, name) in &self.keys {
+            let key = keyspace.key(*db, name);
+            guard.visit(key.place, |guard| {
+                if guard.watch(&key, &watch) {
+                    keys.push((*db, name.to_vec().into_boxed_slice()));
+                }
+            });
+            session.client.names.watched.fetch_add(Names::cost(name), Relaxed);
+        }
+        drop(guard);
+        keyspace.leave(ctx);
+        if self.is_touched {
+            watch.touch();
+        }
+        *session.client.watch.lock() = Arc::downgrade(&watch);
+        session.client.watched.store(keys.len() as u32, Relaxed);
+        session.watching = Some(Watching { watch, keys });
     }
-    drop(guard);
-    keyspace.leave(ctx);
-    if state.is_touched {
-        watch.touch();
-    }
-    *session.client.watch.lock() = Arc::downgrade(&watch);
-    session.client.watched.store(keys.len() as u32, Relaxed);
-    session.watching = Some(Watching { watch, keys });
 }
 
 fn subscribe(server: &Server, session: &mut Session, all: [(SubscriptionKind, &Vec<ByteBuf>); 3]) {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use evenkeel_net::channel::Channel;
+use evenkeel_store::PassedKeyspace;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -13,13 +14,13 @@ use super::ClientState;
 use super::keeper::Keeper;
 
 /// The version of the messages. A successor refuses any other.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 
 /// From the predecessor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToSuccessor {
-    /// With the socket over which the successor follows the stream, and with that of the keeper if there is
-    /// another than the predecessor.
+    /// With the socket over which the successor follows the stream, that of the keeper if there is another
+    /// than the predecessor, and the file of the memory if `Begin::memory` is there.
     Begin(Box<Begin>),
     /// With the sockets, in the same order.
     Listeners(Vec<String>),
@@ -27,8 +28,9 @@ pub(super) enum ToSuccessor {
     Clients(Vec<ClientState>),
     /// All listeners and clients have been sent.
     State(Box<State>),
-    /// The predecessor serves nobody any more, and has released its files.
-    Commit,
+    /// The predecessor serves nobody any more, and has released its files. With the data if the successor
+    /// takes their memory over.
+    Commit(Option<Box<PassedKeyspace>>),
 }
 
 /// [`ToSuccessor::Clients`] without a copy of the states.
@@ -40,6 +42,9 @@ pub(super) enum ClientsToSend<'c> {
 /// From the successor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToPredecessor {
+    /// It can serve with the settings. Whether it takes the memory of the data over; otherwise, it needs a
+    /// copy.
+    Begun { shares: bool },
     /// It has the data, and follows the stream.
     Ready { version: String },
     /// It has all sessions.
@@ -59,6 +64,13 @@ pub(super) struct Begin {
     pub(super) run_id: String,
     /// The secret of the hash function of keys and members.
     pub(super) hash_secret: [u64; 2],
+    /// The time from which deadlines in tables count.
+    pub(super) start_ms: u64,
+    /// The layout of the data in memory, by [`evenkeel_store::LAYOUT_HASH`].
+    pub(super) layout: String,
+    /// The place of the memory in which the data lie, if a successor can take it over: the first address, and
+    /// the number of chunks.
+    pub(super) memory: Option<(u64, u64)>,
     pub(super) directives: Vec<Directive>,
     /// The commands that `rename-command` names, and their names.
     pub(super) renamed: Vec<(ByteBuf, ByteBuf)>,

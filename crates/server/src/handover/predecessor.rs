@@ -29,6 +29,7 @@ use evenkeel_net::channel::{Channel, DESCRIPTORS_MAX};
 use evenkeel_persist::{PersistJob, end, rewrite};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::server_log;
+use evenkeel_store::{LAYOUT_HASH, PassedKeyspace};
 
 /// Longest wait for jobs that write to disk, before the hand-over begins.
 const QUIET_MAX: Duration = Duration::from_secs(300);
@@ -111,6 +112,8 @@ pub(crate) fn end(server: &Server, report: &Report) -> ! {
 struct Successor {
     child: Option<Child>,
     channel: Channel,
+    /// It takes the memory of the data over. Otherwise, it gets a copy.
+    shares: bool,
 }
 
 impl Successor {
@@ -143,12 +146,19 @@ impl Successor {
     }
 }
 
-impl Drop for Successor {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
+impl Successor {
+    /// Kills the process, and waits for its end.
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -158,13 +168,18 @@ fn hand_over(
     say: &mut dyn FnMut(&str),
 ) -> Result<Report, String> {
     wait_until_quiet(server, say)?;
-    check_memory()?;
     let program = program.map_or_else(own_program, |program| Ok(program.to_owned()))?;
     say(&format!("starting {}", program.display()));
     let mut successor = start(&program)?;
     begin(server, &successor)?;
+    match successor.receive(ANSWER_MAX)? {
+        ToPredecessor::Begun { shares: true } => successor.shares = true,
+        ToPredecessor::Begun { shares: false } => check_memory()?,
+        other => return Err(format!("the new program answers out of turn: {other:?}")),
+    }
     let version = wait_until_ready(server, &mut successor)?;
-    say(&format!("process {} (version {version}) has the data and follows", successor.pid()));
+    let has = if successor.shares { "has mapped the data" } else { "has a copy of the data" };
+    say(&format!("process {} (version {version}) {has}, and follows", successor.pid()));
     for attempt in 1..=ATTEMPTS {
         wait_until_quiet(server, say)?;
         wait_until_close(server);
@@ -277,7 +292,7 @@ fn start(program: &Path) -> Result<Successor, String> {
         });
     }
     let child = command.spawn().map_err(failed)?;
-    Ok(Successor { child: Some(child), channel: ours })
+    Ok(Successor { child: Some(child), channel: ours, shares: false })
 }
 
 /// Sends the settings, users and scripts, and gives the successor a client of this server.
@@ -291,12 +306,16 @@ fn begin(server: &Arc<Server>, successor: &Successor) -> Result<(), String> {
     let bytes = |bytes: &[u8]| ByteBuf::from(bytes.to_vec());
     let users = lines(&server.acl.users()).flat_map(|line| [&line[..], b"\n"].concat()).collect::<Vec<u8>>();
     let scripts = server.scripts.texts();
+    let memory = evenkeel_slab::pass();
     let begin = Begin {
         format: FORMAT,
         version: VERSION.into(),
         keeper: keeper::of_successor(&server.core.manager),
         run_id: server.core.run_id.clone(),
         hash_secret: server.core.keyspace.hasher.secret(),
+        start_ms: server.core.keyspace.start_ms(),
+        layout: LAYOUT_HASH.into(),
+        memory: memory.as_ref().map(|(_, place)| (place.address, place.chunks)),
         directives: directives.collect(),
         renamed: settings.rename_command.iter().map(|(from, to)| (bytes(from), bytes(to))).collect(),
         users: users.into(),
@@ -305,7 +324,9 @@ fn begin(server: &Arc<Server>, successor: &Successor) -> Result<(), String> {
     let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
     ours.set_nonblocking(true).map_err(|error| error.to_string())?;
     adopt(server, ours);
-    let sockets: Vec<BorrowedFd<'_>> = [theirs.as_fd()].into_iter().chain(keeper::socket()).collect();
+    let file = memory.map(|(file, _)| file);
+    let sockets: Vec<BorrowedFd<'_>> =
+        [theirs.as_fd()].into_iter().chain(keeper::socket()).chain(file).collect();
     successor.send(&ToSuccessor::Begin(Box::new(begin)), &sockets)
 }
 
@@ -426,6 +447,13 @@ fn attempt_to_end(
     if server.persist.ending.is_under_way() || server.core.stopping.load(Acquire) {
         return Err("the server is shutting down".into());
     }
+    // Nothing is removed any more, and what was is freed soon.
+    while successor.shares && server.core.lazy_free.pending() > 0 {
+        if Instant::now() > until {
+            return Ok(Err("large values are being freed"));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
     // Commands that had been admitted before may have ended since.
     if !server.replication.successor_has_all() {
         return Ok(Err("a command has ended late"));
@@ -445,15 +473,49 @@ fn attempt_to_end(
     parts.end("sockets and sessions");
     pause.release_files(server);
     parts.end("the append-only file");
-    successor.send(&ToSuccessor::Commit, &[])?;
-    match successor.receive(ANSWER_MAX)? {
-        ToPredecessor::Serving => {}
-        other => return Err(format!("the new program answers out of turn: {other:?}")),
+    if successor.shares {
+        commit_with_data(server, successor)?;
+    } else {
+        commit(successor, None)?;
     }
     parts.end("the new process begins to serve");
     let paused = pause.began.elapsed();
     pause.is_final = true;
     Ok(Ok(Ended { clients, left, paused, parts: parts.parts }))
+}
+
+/// Lets the successor serve, and waits until it does.
+fn commit(successor: &mut Successor, data: Option<Box<PassedKeyspace>>) -> Result<(), String> {
+    successor.send(&ToSuccessor::Commit(data), &[])?;
+    let reason = match successor.receive(ANSWER_MAX) {
+        Ok(ToPredecessor::Serving) => return Ok(()),
+        Ok(other) => format!("the new program answers out of turn: {other:?}"),
+        Err(reason) => reason,
+    };
+    // This server goes on, so the other must have ended before. If it has begun to serve nevertheless,
+    // clients may have had replies, and its data are newer than those of this process.
+    successor.kill();
+    if matches!(successor.receive(Duration::from_millis(1)), Ok(ToPredecessor::Serving)) {
+        log::error!("The new process has begun to serve and was killed, as it had not answered. Exiting.");
+        server_log::flush();
+        std::process::exit(1);
+    }
+    Err(reason)
+}
+
+/// Like [`commit`], with the memory of the data. No thread uses it from before the message until this process
+/// ends or goes on.
+fn commit_with_data(server: &Server, successor: &mut Successor) -> Result<(), String> {
+    rewrite::behind_walks_for_good(&server.persist, |guard| {
+        if server.core.lazy_free.pending() > 0 {
+            return Err("values are being freed".into());
+        }
+        let data = guard.pass();
+        let suspended = evenkeel_slab::suspend();
+        commit(successor, Some(Box::new(data)))?;
+        std::mem::forget(suspended);
+        Ok(())
+    })
 }
 
 fn send_sockets<'f>(

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::CHANNEL_VARIABLE;
 use super::ClientState;
+use super::client_state::WatchState;
 use super::keeper::{self, Keeper};
 use super::messages::{Begin, FORMAT, State, ToPredecessor, ToSuccessor, receive, send};
 use crate::server::{Identity, Server};
@@ -26,6 +27,8 @@ use evenkeel_replication::handover::Follows;
 use evenkeel_replication::link::Target;
 use evenkeel_runtime::clock;
 use evenkeel_scripting::machine;
+use evenkeel_slab::Attached;
+use evenkeel_store::PassedKeyspace;
 
 /// Longest time for which other clients wait until the clients that have waited for a key wait again.
 const WAITS_MAX: Duration = Duration::from_millis(100);
@@ -33,13 +36,18 @@ const WAITS_MAX: Duration = Duration::from_millis(100);
 /// The socket of the stream, and that of a keeper.
 type Sockets = (OwnedFd, Option<OwnedFd>);
 
+/// The predecessor's settings here, and its memory if this process takes that over.
+struct Begun {
+    begin: Begin,
+    sockets: Sockets,
+    settings: Settings,
+    memory: Option<Attached>,
+}
+
 /// The predecessor, before this process has a server.
 pub(crate) struct Predecessor {
     channel: Channel,
-    begin: Begin,
-    sockets: Sockets,
-    /// The settings of the predecessor.
-    settings: Settings,
+    begun: Begun,
 }
 
 impl Predecessor {
@@ -61,7 +69,11 @@ impl Predecessor {
         // SAFETY: the process that has started this one has left it open for this purpose alone.
         let channel = Channel::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
         match Predecessor::begin(&channel, launched) {
-            Ok((begin, sockets, settings)) => Ok(Some(Predecessor { channel, begin, sockets, settings })),
+            Ok(begun) => {
+                let answer = ToPredecessor::Begun { shares: begun.memory.is_some() };
+                send(&channel, &answer, &[]).map_err(|error| lost(&error))?;
+                Ok(Some(Predecessor { channel, begun }))
+            }
             Err(reason) => {
                 let _ = send(&channel, &ToPredecessor::Refused(reason.clone()), &[]);
                 Err(reason)
@@ -69,7 +81,7 @@ impl Predecessor {
         }
     }
 
-    fn begin(channel: &Channel, launched: &Settings) -> Result<(Begin, Sockets, Settings), String> {
+    fn begin(channel: &Channel, launched: &Settings) -> Result<Begun, String> {
         let (message, sockets) = receive::<ToSuccessor>(channel).map_err(|error| lost(&error))?;
         let mut sockets = sockets.into_iter();
         let (ToSuccessor::Begin(begin), Some(socket)) = (message, sockets.next()) else {
@@ -95,16 +107,20 @@ impl Predecessor {
             );
         }
         let settings = launched.with_transferred(&directives)?;
-        Ok((*begin, (socket, sockets.next()), settings))
+        let keeper = if begin.keeper == Keeper::Another { sockets.next() } else { None };
+        let memory = attach(&begin, sockets.next());
+        Ok(Begun { begin: *begin, sockets: (socket, keeper), settings, memory })
     }
 
     /// The settings until this process serves: it touches no file, and loads the data into memory alone.
     pub(crate) fn settings_meanwhile(&self) -> Settings {
-        self.settings.to_follow_in_memory()
+        self.begun.settings.to_follow_in_memory()
     }
 
     pub(crate) fn identity(&self) -> Identity {
-        Identity { run_id: self.begin.run_id.clone(), hash_secret: self.begin.hash_secret }
+        let begin = &self.begun.begin;
+        let start_ms = self.begun.memory.is_some().then_some(begin.start_ms);
+        Identity { run_id: begin.run_id.clone(), hash_secret: begin.hash_secret, start_ms }
     }
 
     /// Takes over. When this returns, this process serves.
@@ -113,15 +129,16 @@ impl Predecessor {
         server: &Arc<Server>,
         listen: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), String> {
-        let Predecessor { channel, begin, sockets: (socket, keeper), settings } = self;
+        let Predecessor { channel, begun } = self;
+        let Begun { begin, sockets: (socket, keeper), settings, memory } = begun;
         let refuse = |reason: String| {
             let _ = send(&channel, &ToPredecessor::Refused(reason.clone()), &[]);
             reason
         };
-        follow(server, &begin, socket).map_err(refuse)?;
+        follow(server, &begin, socket, memory.as_ref()).map_err(refuse)?;
         let ready = ToPredecessor::Ready { version: VERSION.to_owned() };
         send(&channel, &ready, &[]).map_err(|error| lost(&error))?;
-        let taken = take_sockets(server, &channel, &settings).map_err(refuse)?;
+        let taken = take_sockets(server, &channel, &settings, memory).map_err(refuse)?;
         taken.serve(server, listen);
         match begin.keeper {
             Keeper::None => {}
@@ -132,6 +149,15 @@ impl Predecessor {
     }
 }
 
+/// Maps the predecessor's memory, if both programs agree about what lies in it.
+fn attach(begin: &Begin, file: Option<OwnedFd>) -> Option<Attached> {
+    let (address, chunks) = begin.memory?;
+    if begin.layout != evenkeel_store::LAYOUT_HASH {
+        return None;
+    }
+    evenkeel_slab::attach(file?, evenkeel_slab::Passed { address, chunks }).ok()
+}
+
 fn lost(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the former process has ended".into(),
@@ -140,7 +166,13 @@ fn lost(error: &io::Error) -> String {
 }
 
 /// Takes over the users, the scripts and the data, and follows the stream.
-fn follow(server: &Arc<Server>, begin: &Begin, socket: OwnedFd) -> Result<(), String> {
+/// With its memory, the data are only mapped.
+fn follow(
+    server: &Arc<Server>,
+    begin: &Begin,
+    socket: OwnedFd,
+    memory: Option<&Attached>,
+) -> Result<(), String> {
     server.acl.take_over(&begin.users, &server.core.settings())?;
     for (body, may_go) in &begin.scripts {
         let loaded = machine::with(&server.scripts, |machine| machine.script(&server.scripts, body, *may_go));
@@ -149,7 +181,8 @@ fn follow(server: &Arc<Server>, begin: &Begin, socket: OwnedFd) -> Result<(), St
         }
     }
     load::set_loading(&server.persist, false);
-    server.replication.follow_predecessor(socket);
+    server.replication.follow_predecessor(socket, memory.is_some());
+    memory.into_iter().for_each(Attached::map_resident);
     loop {
         match server.replication.follows_predecessor() {
             Follows::UpToDate => return Ok(()),
@@ -162,12 +195,19 @@ fn follow(server: &Arc<Server>, begin: &Begin, socket: OwnedFd) -> Result<(), St
 /// What this process has when it may serve.
 struct Taken {
     connections: Vec<(Option<u64>, Box<Connection>)>,
+    /// The watched keys of connections, by their place in that list.
+    watching: Vec<(usize, WatchState)>,
     tracking: Vec<(u64, u32, u64, Vec<Vec<u8>>)>,
     state: State,
 }
 
 /// Receives the sockets and goes on to the moment at which this process serves.
-fn take_sockets(server: &Arc<Server>, channel: &Channel, settings: &Settings) -> Result<Taken, String> {
+fn take_sockets(
+    server: &Arc<Server>,
+    channel: &Channel,
+    settings: &Settings,
+    memory: Option<Attached>,
+) -> Result<Taken, String> {
     let (mut passed, mut clients) = (Vec::new(), Vec::new());
     let state = loop {
         let (message, sockets) = receive::<ToSuccessor>(channel).map_err(|error| lost(&error))?;
@@ -187,13 +227,13 @@ fn take_sockets(server: &Arc<Server>, channel: &Channel, settings: &Settings) ->
         return Err("the stream of writes has ended".into());
     }
     server.hub.clients.skip_ids(state.last_client);
-    let mut taken = Taken { connections: Vec::new(), tracking: Vec::new(), state };
+    let mut taken = Taken { connections: Vec::new(), watching: Vec::new(), tracking: Vec::new(), state };
     taken.restore(server, clients);
     send(channel, &ToPredecessor::Adopted, &[]).map_err(|error| lost(&error))?;
-    match receive::<ToSuccessor>(channel).map_err(|error| lost(&error))?.0 {
-        ToSuccessor::Commit => {}
+    let data = match receive::<ToSuccessor>(channel).map_err(|error| lost(&error))?.0 {
+        ToSuccessor::Commit(data) if data.is_some() == memory.is_some() => data,
         _ => return Err("the former process sends another message than expected".into()),
-    }
+    };
     // From here on the predecessor serves nobody, unless this process refuses or ends.
     let real = settings.clone();
     let primary = taken.state.primary.clone().map(|(host, port)| Target { host, port });
@@ -204,7 +244,23 @@ fn take_sockets(server: &Arc<Server>, channel: &Channel, settings: &Settings) ->
     listener::take_over(passed);
     // If the predecessor has ended meanwhile, this process has everything, and serves all the same.
     let _ = send(channel, &ToPredecessor::Serving, &[]);
+    // Only now: until the predecessor knows that this process serves, it may go on with its memory.
+    if let (Some(memory), Some(data)) = (memory, data) {
+        take_data_over(server, memory, *data);
+    }
+    taken.watch(server);
     Ok(taken)
+}
+
+/// Takes the predecessor's memory over, with all keys.
+fn take_data_over(server: &Server, memory: Attached, data: PassedKeyspace) {
+    // SAFETY: the hash of the layouts is the same. No thread of the predecessor uses the memory since it has
+    // sent `Commit`, and it ends.
+    unsafe { memory.take_over() };
+    rewrite::behind_walks(&server.persist, |guard| {
+        // SAFETY: this is the data of that memory, and the keyspace was made with its identity.
+        unsafe { guard.take_over(data) }
+    });
 }
 
 fn take_files(server: &Arc<Server>, state: &State) -> Result<(), String> {
@@ -221,18 +277,32 @@ fn take_files(server: &Arc<Server>, state: &State) -> Result<(), String> {
 
 impl Taken {
     fn restore(&mut self, server: &Arc<Server>, clients: Vec<(ClientState, OwnedFd)>) {
-        let mut ctx = server.core.keyspace.thread_context();
-        ctx.now_ms = clock::unix_ms();
         for (mut state, socket) in clients {
+            let watching = state.watching.take();
             let (id, ticket) = (state.id, state.waiting.as_ref().map(|waiting| waiting.ticket));
             if let Some((bits, redirect, prefixes)) = state.tracking.take() {
                 let prefixes = prefixes.into_iter().map(|prefix| prefix.into_vec()).collect();
                 self.tracking.push((id, bits, redirect, prefixes));
             }
-            match state.restore(server, &mut ctx, socket) {
-                Ok(connection) => self.connections.push((ticket, connection)),
+            match state.restore(server, socket) {
+                Ok(connection) => {
+                    self.watching.extend(watching.map(|keys| (self.connections.len(), keys)));
+                    self.connections.push((ticket, connection));
+                }
                 Err(reason) => log::warn!("Client {id} cannot be taken over: {reason}"),
             }
+        }
+    }
+
+    /// Has the connections watch their keys again, which are here now.
+    fn watch(&mut self, server: &Server) {
+        if self.watching.is_empty() {
+            return;
+        }
+        let mut ctx = server.core.keyspace.thread_context();
+        ctx.now_ms = clock::unix_ms();
+        for (at, keys) in std::mem::take(&mut self.watching) {
+            keys.watch(server, &mut ctx, &mut self.connections[at].1.session);
         }
     }
 

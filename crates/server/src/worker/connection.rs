@@ -318,6 +318,16 @@ impl Connection {
         }
     }
 
+    /// Replaces parts of values by copies: the values may become another process'.
+    pub(crate) fn own_backlog(&mut self) {
+        self.lazy_free.clear();
+        for chunk in &mut self.backlog {
+            if matches!(chunk, ReplyChunk::Chunk(..) | ReplyChunk::Element(_)) {
+                *chunk = ReplyChunk::Bytes(chunk.as_slice().to_vec());
+            }
+        }
+    }
+
     fn publish_backlog_len(&self) {
         self.client().out_bytes.store(self.backlog_len(), Relaxed);
         self.client().out_chunks.store(self.backlog.len(), Relaxed);

@@ -14,6 +14,9 @@ impl Worker {
     /// connections go on.
     pub(super) fn freeze(&mut self, freeze: &Freeze) {
         let mut frozen = Frozen { clients: Vec::new(), left: Left::default(), busy: None };
+        // Tables that no thread reads any more: nobody frees them after the hand-over.
+        self.server.core.keyspace.tidy(&mut self.executor.ctx);
+        self.server.core.keyspace.tidy(&mut self.executor.ctx);
         for token in self.connections.tokens() {
             let Some(mut connection) = self.connections.take(token) else { continue };
             self.freeze_connection(&mut connection, &mut frozen);
@@ -56,7 +59,10 @@ impl Worker {
             connection.enqueue(messages);
         }
         match ClientState::of(connection) {
-            Ok(state) => frozen.clients.push((state, connection.fd().as_raw_fd())),
+            Ok(state) => {
+                connection.own_backlog();
+                frozen.clients.push((state, connection.fd().as_raw_fd()));
+            }
             Err(reason) => frozen.busy = Some(reason),
         }
     }

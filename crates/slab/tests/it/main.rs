@@ -1,10 +1,12 @@
 //! Tests of the allocator as a whole; `EVENKEEL_SEED` repeats a random test.
 
 mod compaction;
+mod large;
 mod model;
 mod remote;
 mod sync;
 mod threads;
+mod transfer;
 
 /// The seed of a random test, printed so that a failure can be repeated.
 fn seed(test: &str) -> u64 {

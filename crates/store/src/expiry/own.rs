@@ -17,7 +17,7 @@ use crate::keyspace::Keyspace;
 const CHUNK: usize = 32;
 
 /// Database and name.
-type Name = (u32, Box<[u8]>);
+pub(crate) type Name = (u32, Box<[u8]>);
 
 #[derive(Default)]
 pub(crate) struct Own {
@@ -48,6 +48,15 @@ impl Keyspace {
         let result = change(&mut own);
         self.own_timed.store(own.names.len(), Relaxed);
         result
+    }
+
+    /// All of them, for another process.
+    pub(crate) fn own_names(&self) -> Vec<Name> {
+        self.own.lock().names.iter().cloned().collect()
+    }
+
+    pub(crate) fn take_own_over(&self, names: Vec<Name>) {
+        self.change_own(|own| own.names.extend(names));
     }
 
     pub(crate) fn forget_own(&self) {

@@ -9,6 +9,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
+pub(crate) mod block_vec;
 pub(crate) mod blocks;
 pub(crate) mod mover;
 pub(crate) mod prefetch;
@@ -161,6 +162,18 @@ fn sum(part: fn(&Counter) -> &AtomicIsize) -> usize {
 /// Bytes in blocks of crate `slab` now.
 pub fn used_in_blocks() -> usize {
     sum(|counter| &counter.in_blocks)
+}
+
+/// Bytes in blocks, of all sizes and of those that crate `slab` can compact, for another process.
+pub(crate) fn blocks_in_use() -> (usize, usize) {
+    let small = used_in_blocks();
+    (small + evenkeel_slab::stats().in_large, small)
+}
+
+/// Counts blocks that another process has taken.
+pub(crate) fn add_blocks(bytes: usize, small: usize) {
+    COUNTERS[0].all.fetch_add(bytes as isize, Relaxed);
+    COUNTERS[0].in_blocks.fetch_add(small as isize, Relaxed);
 }
 
 /// Bytes held by the process now.

@@ -361,7 +361,8 @@ impl EntryPtr {
         assert!(self.kind() == Kind::String, "a rope is a string's");
         // SAFETY: a string on the heap is a rope, and the entry owns a reference to it.
         self.has_heap_value().then(|| unsafe {
-            HeapValueMut { entry: self, value: ManuallyDrop::new(Rope::from_raw(self.heap_address().cast())) }
+            let address = NonNull::new(self.heap_address().cast_mut()).expect("a value has an address");
+            HeapValueMut { entry: self, value: ManuallyDrop::new(Rope::from_raw(address)) }
         })
     }
 
@@ -569,7 +570,7 @@ pub(crate) trait IntoHeapAddress {
 
 impl IntoHeapAddress for Rope {
     fn into_heap_address(self) -> *const u8 {
-        self.into_raw().cast()
+        self.into_raw().as_ptr()
     }
 }
 

@@ -8,14 +8,15 @@
 //! All fields are atomic, read and written relaxed: the lock orders them. Only `root`, `len` and `due` are
 //! read without the lock, as hints. Prefetches follow `root`, so a new table is published with `Release`.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 
 use lock_api::RawMutex as _;
 use parking_lot::RawMutex;
 
 use crate::key::Hasher;
+use crate::memory::blocks;
 use crate::notify::subscribers::SlotSubscribers;
 use crate::table::directory::{DEPTH_MAX, Directory, Part, prefix};
 use crate::table::entry::EntryPtr;
@@ -517,7 +518,7 @@ fn split_words(old: Segment, local: u32, hasher: &Hasher) -> [Part; 2] {
 
 /// The slots of a database.
 pub(crate) struct Slots {
-    first: *mut Slot,
+    first: NonNull<Slot>,
 }
 
 // SAFETY: slots are made of atomics and a lock.
@@ -526,15 +527,23 @@ unsafe impl Send for Slots {}
 unsafe impl Sync for Slots {}
 
 impl Slots {
-    const LAYOUT: Layout = Layout::new::<[Slot; crate::SLOTS]>();
+    const SIZE: usize = size_of::<[Slot; crate::SLOTS]>();
 
     pub(crate) fn new() -> Slots {
-        // SAFETY: the layout is not empty.
-        let first = unsafe { alloc_zeroed(Slots::LAYOUT) }.cast::<Slot>();
-        if first.is_null() {
-            handle_alloc_error(Slots::LAYOUT);
-        }
-        Slots { first }
+        Slots { first: blocks::take_zeroed_sparse(Slots::SIZE).cast() }
+    }
+
+    /// The address, for a process that takes the slots over.
+    pub(crate) fn address(&self) -> u64 {
+        self.first.as_ptr().expose_provenance() as u64
+    }
+
+    /// # Safety
+    /// The address is that of slots of a keyspace whose memory this process has taken over, and nothing else
+    /// owns them.
+    pub(crate) unsafe fn from_address(address: u64) -> Slots {
+        let first = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize));
+        Slots { first: first.expect("slots have an address") }
     }
 }
 
@@ -545,14 +554,14 @@ impl std::ops::Deref for Slots {
     fn deref(&self) -> &[Slot; crate::SLOTS] {
         // SAFETY: `first` points to as many slots, and all zeros is a valid slot: an unlocked `RawMutex` is
         // zero.
-        unsafe { &*self.first.cast() }
+        unsafe { self.first.cast().as_ref() }
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout. Tables and entries have been drained by
+        // SAFETY: taken in `new` with the same size. Tables and entries have been drained by
         // `Db::drop`.
-        unsafe { dealloc(self.first.cast(), Slots::LAYOUT) }
+        unsafe { blocks::put_back(self.first.cast(), Slots::SIZE) }
     }
 }

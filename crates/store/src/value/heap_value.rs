@@ -51,7 +51,7 @@ impl HeapValue {
 
     pub(crate) fn into_raw(self) -> *const u8 {
         match self {
-            HeapValue::Rope(rope) => rope.into_raw().cast(),
+            HeapValue::Rope(rope) => rope.into_raw().as_ptr(),
             HeapValue::List(list) => list.into_raw().as_ptr(),
             HeapValue::Set(set) => set.into_raw().as_ptr(),
             HeapValue::ZSet(set) => set.into_raw().as_ptr(),
@@ -68,7 +68,7 @@ impl HeapValue {
         // SAFETY: by the caller's promise.
         unsafe {
             match kind {
-                Kind::String => HeapValue::Rope(Rope::from_raw(raw.cast())),
+                Kind::String => HeapValue::Rope(Rope::from_raw(address)),
                 Kind::List => HeapValue::List(List::from_raw(address)),
                 Kind::Set => HeapValue::Set(Set::from_raw(address)),
                 Kind::ZSet => HeapValue::ZSet(ZSet::from_raw(address)),
@@ -117,7 +117,7 @@ impl HeapValue {
     /// references to this value.
     pub(crate) fn shared_memory(&self, owners: u32) -> usize {
         match self {
-            HeapValue::Rope(rope) => rope.shared_memory(owners as usize),
+            HeapValue::Rope(rope) => rope.shared_memory(owners),
             HeapValue::List(list) => list.shared_memory(owners),
             HeapValue::Set(set) => set.shared_memory(owners),
             HeapValue::ZSet(set) => set.shared_memory(owners),

@@ -6,6 +6,7 @@
 pub mod collection;
 pub(crate) mod heap_value;
 pub mod rope;
+pub(crate) mod shared;
 
 use crate::Millis;
 

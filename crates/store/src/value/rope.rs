@@ -7,7 +7,11 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::ptr::NonNull;
+
+use crate::memory::block_vec::BlockVec;
+pub use crate::memory::block_vec::Bytes;
+use crate::value::shared::Shared;
 
 /// Longest string kept in its entry, in bytes: copying it takes about a microsecond.
 pub const FLAT_MAX: usize = 16 * 1024;
@@ -16,19 +20,62 @@ pub const FLAT_MAX: usize = 16 * 1024;
 pub const CHUNK: usize = 64 * 1024;
 
 /// A reference to a chunk's bytes, which keeps them alive while a reply is being sent.
-pub type Chunk = Arc<Vec<u8>>;
+#[derive(Clone)]
+pub struct Chunk(Shared<Bytes>);
+
+impl From<Bytes> for Chunk {
+    fn from(bytes: Bytes) -> Chunk {
+        Chunk(Shared::new(bytes))
+    }
+}
+
+impl std::ops::Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+impl Chunk {
+    /// The bytes, for changes; shared bytes are copied first.
+    pub fn own(&mut self) -> &mut Bytes {
+        self.0.own()
+    }
+
+    /// The bytes, for changes, if nothing else refers to them.
+    pub fn get_mut(&mut self) -> Option<&mut Bytes> {
+        self.0.get_mut()
+    }
+
+    /// Number of references.
+    pub fn refs(&self) -> u32 {
+        self.0.refs()
+    }
+
+    /// Returns true if both are the same memory.
+    pub fn is_same(&self, other: &Chunk) -> bool {
+        self.0.is_same(&other.0)
+    }
+}
 
 /// The bytes of a hole.
 pub static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
 /// A chunk with these bytes, at most [`CHUNK`] of them; `None`, a hole, if all of them are zero.
 pub fn chunk_of(bytes: &[u8]) -> Option<Chunk> {
-    (!is_zero(bytes)).then(|| Arc::new(bytes.to_vec()))
+    (!is_zero(bytes)).then(|| Chunk::from(Bytes::from(bytes)))
 }
 
 /// Bytes of memory of a chunk, with its counts and its vector.
 fn chunk_memory(chunk: &Chunk) -> usize {
-    chunk.capacity() + 40
+    chunk.0.capacity() + 40
 }
 
 /// Returns true if all bytes, at most [`CHUNK`] of them, are zero. The first byte nearly always decides.
@@ -38,7 +85,7 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 /// A long string. Clones share their chunks.
 #[derive(Clone, Debug)]
-pub struct Rope(Arc<Spine>);
+pub struct Rope(Shared<Spine>);
 
 impl std::ops::Deref for Rope {
     type Target = Spine;
@@ -55,7 +102,7 @@ pub struct Spine {
     /// Number of chunks that are `None`.
     holes: usize,
     /// `len.div_ceil(CHUNK)` chunks of `CHUNK` bytes; the last has the remainder; `None` is all zeros.
-    chunks: Vec<Option<Chunk>>,
+    chunks: BlockVec<Option<Chunk>>,
 }
 
 /// A contiguous part of a rope.
@@ -88,20 +135,20 @@ impl Rope {
         };
         assert!(chunks.iter().enumerate().all(fits), "chunks as long as the length says");
         let holes = chunks.iter().filter(|chunk| chunk.is_none()).count();
-        Rope(Arc::new(Spine { len, holes, chunks }))
+        Rope(Shared::new(Spine { len, holes, chunks: chunks.into_iter().collect() }))
     }
 
     /// Bytes of its chunks that other ropes refer to as well: all of them if the rope as a whole has more
     /// than `owners` references.
-    pub fn shared_memory(&self, owners: usize) -> usize {
-        let is_shared = Arc::strong_count(&self.0) > owners;
-        let shared = self.chunks.iter().flatten().filter(|chunk| is_shared || Arc::strong_count(chunk) > 1);
+    pub fn shared_memory(&self, owners: u32) -> usize {
+        let is_shared = self.0.refs() > owners;
+        let shared = self.chunks.iter().flatten().filter(|chunk| is_shared || !chunk.0.is_own());
         shared.map(chunk_memory).sum()
     }
 
     /// Returns true if no other rope shares all of its chunks.
     pub(crate) fn is_own(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        self.0.is_own()
     }
 
     /// Writes `bytes` at `offset`, and extends the string if they end beyond it; a gap reads as zeros.
@@ -110,7 +157,7 @@ impl Rope {
             return;
         }
         let end = offset + bytes.len();
-        let spine = Arc::make_mut(&mut self.0);
+        let spine = self.0.own();
         spine.grow(end);
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -143,10 +190,10 @@ impl Spine {
     /// Returns true if both have the very same chunks, so neither was written to since it was cloned.
     pub fn is_same(&self, other: &Spine) -> bool {
         let same = |pair: (&Option<Chunk>, &Option<Chunk>)| match pair {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (Some(one), Some(other)) => one.is_same(other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        self.len == other.len && self.chunks.iter().zip(&other.chunks).all(same)
+        self.len == other.len && self.chunks.iter().zip(other.chunks.iter()).all(same)
     }
 
     /// Number of chunks that are holes.
@@ -191,18 +238,18 @@ impl Spine {
         let old_last = self.len / CHUNK;
         self.len = len;
         let before = self.chunks.len();
-        self.chunks.resize(len.div_ceil(CHUNK), None);
+        self.chunks.grow(len.div_ceil(CHUNK), None);
         self.holes += self.chunks.len() - before;
         // The former last chunk may be short.
         if let Some(Some(chunk)) = self.chunks.get_mut(old_last) {
             let full = CHUNK.min(len - old_last * CHUNK);
             if chunk.len() < full {
-                let chunk = Arc::make_mut(chunk);
+                let chunk = chunk.own();
                 if full > chunk.capacity() {
                     let room = full.max(chunk.capacity() * 2).min(CHUNK);
                     chunk.reserve_exact(room - chunk.len());
                 }
-                chunk.resize(full, 0);
+                chunk.pad(full, 0);
             }
         }
     }
@@ -211,21 +258,21 @@ impl Spine {
         let len = CHUNK.min(self.len - index * CHUNK);
         let chunk = &mut self.chunks[index];
         self.holes -= usize::from(chunk.is_none());
-        let chunk = chunk.get_or_insert_with(|| Arc::new(vec![0; len]));
-        Arc::make_mut(chunk).as_mut_slice()
+        let chunk = chunk.get_or_insert_with(|| Bytes::of(0, len).into());
+        chunk.own()
     }
 }
 
 impl Rope {
-    pub(crate) fn into_raw(self) -> *const Spine {
-        Arc::into_raw(self.0)
+    pub(crate) fn into_raw(self) -> NonNull<u8> {
+        self.0.into_raw()
     }
 
     /// # Safety
     /// `raw` comes from `into_raw`, once.
-    pub(crate) unsafe fn from_raw(raw: *const Spine) -> Rope {
+    pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Rope {
         // SAFETY: by the caller's promise.
-        Rope(unsafe { Arc::from_raw(raw) })
+        Rope(unsafe { Shared::from_raw(raw) })
     }
 }
 

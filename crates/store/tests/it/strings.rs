@@ -1,9 +1,8 @@
 //! Strings: the place of their bytes, and shared memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
-use evenkeel_store::rope::{CHUNK, FLAT_MAX, Rope};
+use evenkeel_store::rope::{self, Bytes, CHUNK, Chunk, FLAT_MAX, Rope};
 use evenkeel_store::{Edited, Expire, Key, Made, SlotGuard, Str, WrongType};
 
 use crate::memory::guard as held_memory;
@@ -121,13 +120,12 @@ fn texts_stay_texts_until_written_to() {
 #[test]
 fn a_built_rope_is_stored_unchanged() {
     let mut world = World::new(1);
-    let chunk = Arc::new(vec![b'c'; CHUNK]);
-    let rope =
-        Rope::from_chunks(2 * CHUNK + 3, vec![None, Some(chunk.clone()), Some(Arc::new(b"end".to_vec()))]);
+    let chunk = Chunk::from(Bytes::of(b'c', CHUNK));
+    let rope = Rope::from_chunks(2 * CHUNK + 3, vec![None, Some(chunk.clone()), rope::chunk_of(b"end")]);
     world.one(0, b"new", |guard, key| guard.set_made(key, Made::Rope(rope.clone())));
     world.set(0, b"old", &vec![b'o'; CHUNK], Expire::At(u64::MAX));
     world.one(0, b"old", |guard, key| guard.set_made(key, Made::Rope(rope)));
-    assert_eq!(Arc::strong_count(&chunk), 2, "one here, one in the rope");
+    assert_eq!(chunk.refs(), 2, "one here, one in the rope");
     let expected = [vec![0; CHUNK], vec![b'c'; CHUNK], b"end".to_vec()].concat();
     assert!(world.get(0, b"new").as_deref() == Some(&expected) && world.get(0, b"old") == Some(expected));
     world.verify();

@@ -13,12 +13,12 @@ use std::ptr::NonNull;
 
 use super::page::Page;
 use super::share::Share;
-use super::shared::Shared;
 use super::tree::{self, Bound, Inner, Seek, Tree};
 use super::varint::{self, Varint};
 use super::{Collection, Cut, raw};
 use crate::memory::mover::Mover;
 use crate::value::Kind;
+use crate::value::shared::Shared;
 
 /// The greatest index: the length, which is one more, has to be a number as well.
 pub const INDEX_MAX: u64 = u64::MAX - 1;

@@ -20,7 +20,6 @@ mod root;
 pub mod sample;
 pub mod set;
 mod share;
-mod shared;
 pub mod stream;
 mod tree;
 mod varint;

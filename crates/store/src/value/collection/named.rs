@@ -7,9 +7,9 @@
 //! nodes.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
-use super::shared::Shared;
+use crate::memory::block_vec::Bytes;
+use crate::value::shared::Shared;
 
 /// Maximum ratio of the sizes of two subtrees.
 const HEAVIER_MAX: usize = 3;
@@ -23,7 +23,7 @@ pub(crate) struct Named<V>(Option<Shared<Node<V>>>);
 
 #[derive(Clone)]
 struct Node<V> {
-    name: Arc<[u8]>,
+    name: Shared<Bytes>,
     value: V,
     size: usize,
     left: Named<V>,
@@ -87,7 +87,7 @@ impl<V: Clone> Named<V> {
     pub(crate) fn insert(&mut self, name: &[u8], value: V) {
         let Some(node) = &mut self.0 else {
             let (left, right) = (Named(None), Named(None));
-            self.0 = Some(Shared::new(Node { name: name.into(), value, size: 1, left, right }));
+            self.0 = Some(Shared::new(Node { name: Shared::new(name.into()), value, size: 1, left, right }));
             return;
         };
         let node = node.own();
@@ -131,7 +131,7 @@ impl<V: Clone> Named<V> {
     }
 
     /// Removes the first name of a tree that is not empty.
-    fn take_first(&mut self) -> (Arc<[u8]>, V) {
+    fn take_first(&mut self) -> (Shared<Bytes>, V) {
         let node = self.0.as_mut().expect("the caller has seen that there is one").own();
         if node.left.0.is_some() {
             let first = node.left.take_first();

@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use super::shared::Shared;
 use super::tree::Tree;
 use crate::memory::mover::Mover;
+use crate::value::shared::Shared;
 
 /// The two trees of a collection.
 #[derive(Clone)]

@@ -21,10 +21,10 @@ pub use idmp::{DURATION_S_MAX, ENTRIES_MAX_MAX, Idmp, Producer};
 pub use log::Log;
 
 use super::named::Named;
-use super::shared::Shared;
 use super::{Collection, Cut, raw};
 use crate::memory::mover::Mover;
 use crate::value::Kind;
+use crate::value::shared::Shared;
 
 /// Maximum value of the counters of streams and groups: clients and RDB files treat them as signed numbers.
 pub const COUNT_MAX: u64 = i64::MAX as u64;
@@ -50,7 +50,7 @@ struct Body {
     log: Log,
     groups: Named<Group>,
     /// `None` until it is used.
-    idmp: Option<Box<Idmp>>,
+    idmp: Option<Shared<Idmp>>,
     /// The stream has been written to, so it exists, even if it is empty.
     exists: bool,
 }
@@ -205,7 +205,7 @@ impl Stream {
     }
 
     pub fn idmp_mut(&mut self) -> &mut Idmp {
-        self.body().idmp.get_or_insert_default()
+        self.body().idmp.get_or_insert_with(|| Shared::new(Idmp::default())).own()
     }
 
     // References.

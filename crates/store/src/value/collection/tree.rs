@@ -38,7 +38,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use super::page::Page;
-use super::shared::Shared;
+use crate::value::shared::Shared;
 
 pub use ahead::MEMBERS_MAX;
 pub(crate) use inner::{Bound, Inner, Siblings};

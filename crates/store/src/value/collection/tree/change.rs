@@ -3,7 +3,7 @@
 use super::inner::{Branch, distribute};
 use super::{Bound, ByPosition, Inner, Node, NodeMut, Seek, Siblings, Tree, insert, replace};
 use crate::value::collection::page::Page;
-use crate::value::collection::shared::Shared;
+use crate::value::shared::Shared;
 
 impl Tree {
     /// Follows `seek` down and changes the page found there with `change`. `change` gets the position and

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use arrayvec::ArrayVec;
 
 use super::{NodeMut, Tree};
-use crate::value::collection::shared::Shared;
+use crate::value::shared::Shared;
 
 /// Branches of an inner node: copying a node takes about a microsecond, and ten million items of 16 bytes are
 /// three levels.

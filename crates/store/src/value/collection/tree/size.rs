@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use super::inner::{BRANCHES_MIN, Branch, FANOUT};
 use super::{Inner, Node, Owned, Tree};
 use crate::value::collection::page::PAGE_MAX;
-use crate::value::collection::shared::Shared;
+use crate::value::shared::Shared;
 
 impl Tree {
     /// Number of pages. Reads the inner nodes, which are a hundredth of the pages or fewer.

@@ -7,6 +7,8 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
+use crate::memory::blocks;
+
 struct Inner<T> {
     refs: AtomicU32,
     value: T,
@@ -23,8 +25,11 @@ unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     pub(crate) fn new(value: T) -> Shared<T> {
-        let inner = Box::new(Inner { refs: AtomicU32::new(1), value });
-        Shared(NonNull::from(Box::leak(inner)))
+        const { assert!(align_of::<Inner<T>>() <= 8, "blocks are aligned to eight") };
+        let inner = blocks::take(blocks::Kind::Node, size_of::<Inner<T>>()).cast();
+        // SAFETY: the block is as long as this.
+        unsafe { inner.write(Inner { refs: AtomicU32::new(1), value }) };
+        Shared(inner)
     }
 
     #[inline]
@@ -61,6 +66,14 @@ impl<T> Shared<T> {
     }
 }
 
+impl<T> Shared<T> {
+    /// The value, for changes, if this is the only reference.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        // SAFETY: as in `own`.
+        self.is_own().then(|| unsafe { &mut self.0.as_mut().value })
+    }
+}
+
 impl<T: Clone> Shared<T> {
     /// The value, for changes; a shared value is copied first.
     #[inline]
@@ -82,8 +95,12 @@ impl<T: Clone> Shared<T> {
         }
         let inner = self.0;
         std::mem::forget(self);
-        // SAFETY: it was made by `Box` in `new`, and this was the last reference.
-        unsafe { Box::from_raw(inner.as_ptr()) }.value
+        // SAFETY: the block was taken in `new`, and this was the last reference.
+        unsafe {
+            let value = inner.read().value;
+            blocks::put_back(inner.cast(), size_of::<Inner<T>>());
+            value
+        }
     }
 }
 
@@ -93,6 +110,12 @@ impl<T> Deref for Shared<T> {
     #[inline]
     fn deref(&self) -> &T {
         &self.inner().value
+    }
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(&**self, f)
     }
 }
 
@@ -110,8 +133,11 @@ impl<T> Drop for Shared<T> {
             // Other threads' accesses through their clones, before they dropped them, come before the value
             // is dropped.
             self.inner().refs.load(Acquire);
-            // SAFETY: it was made by `Box` in `new`, and the last reference is gone.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+            // SAFETY: the block was taken in `new`, and the last reference is gone.
+            unsafe {
+                self.0.drop_in_place();
+                blocks::put_back(self.0.cast(), size_of::<Inner<T>>());
+            }
         }
     }
 }
