@@ -86,6 +86,10 @@ id! {
     /// The identity of a shard: a primary and its replicas.
     ShardId
 }
+id! {
+    /// The identity of a move of slots.
+    MigrationId
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,19 @@
 //!
 //! This crate knows no sockets of clients, no commands and no data.
 
+mod decide;
 mod id;
 mod map;
+mod operate;
+#[cfg(test)]
+mod sim;
 mod slots;
+mod snapshot;
+pub mod store;
 
-pub use id::{BadId, NodeId, ShardId};
-pub use map::{Address, Map, Node, Shard};
+pub use decide::{Ack, Action, Decider, Event, MoveAction, MoveEvent, Outcome, Setup, Timing};
+pub use id::{BadId, MigrationId, NodeId, ShardId};
+pub use map::{Address, FailoverMode, Heir, Map, Node, Shard};
+pub use operate::{Operation, Refusal, plan};
 pub use slots::{BadSlots, SLOTS, SlotRanges};
+pub use snapshot::{Alive, Change, Guard, Key, LeaseId, Migration, Snapshot, Transaction, Versioned};

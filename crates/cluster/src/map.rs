@@ -32,6 +32,25 @@ pub struct Node {
     pub is_alive: bool,
 }
 
+/// How much a change of the primary that an operator asks for may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailoverMode {
+    /// The primary stops writes and waits until the replica has all of them.
+    Planned,
+    /// The primary does not wait: unacknowledged writes may be lost. Without a primary, its lease ends first.
+    Force,
+    /// As `Force`, and the replica needs not be in sync: acknowledged writes may be lost.
+    Takeover,
+}
+
+/// The replica that an operator wants as the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heir {
+    pub node: NodeId,
+    pub mode: FailoverMode,
+}
+
 /// A primary, its replicas, and the slots that they own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
@@ -43,6 +62,13 @@ pub struct Shard {
     /// promoted.
     #[serde(default)]
     pub in_sync: BTreeSet<NodeId>,
+    /// The data that made each member of `in_sync` a member: a member whose data has another number now
+    /// ([`Alive::incarnation`](crate::Alive)) lost them, and is not promoted.
+    #[serde(default)]
+    pub incarnations: BTreeMap<NodeId, u64>,
+    /// The replica that an operator wants as the primary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heir: Option<Heir>,
     pub slots: SlotRanges,
     /// Slots that leave key by key (CLUSTER SETSLOT MIGRATING), with their target.
     #[serde(default)]
@@ -60,6 +86,26 @@ pub struct Map {
     shards: BTreeMap<ShardId, Shard>,
     /// For each slot, the place of its owner in `shards`, plus 1; 0: the slot has no owner.
     owners: Box<[u16; SLOTS]>,
+    /// The keys of `shards`, by their places.
+    places: Vec<ShardId>,
+}
+
+impl Shard {
+    /// The incarnation of a member of the in-sync set; `None` for other nodes.
+    pub fn synced(&self, node: NodeId) -> Option<u64> {
+        self.in_sync.contains(&node).then(|| self.incarnations.get(&node).copied().unwrap_or(0))
+    }
+
+    /// The in-sync set, with the incarnation of each member.
+    pub fn members(&self) -> BTreeMap<NodeId, u64> {
+        self.in_sync.iter().filter_map(|node| Some((*node, self.synced(*node)?))).collect()
+    }
+
+    /// Replaces the in-sync set.
+    pub fn set_members(&mut self, members: &BTreeMap<NodeId, u64>) {
+        self.in_sync = members.keys().copied().collect();
+        self.incarnations = members.clone();
+    }
 }
 
 impl Map {
@@ -76,7 +122,8 @@ impl Map {
         for (_, place, shard) in by_epoch {
             shard.slots.iter().for_each(|slot| owners[usize::from(slot)] = place);
         }
-        Map { revision, nodes, shards, owners }
+        let places = shards.keys().copied().collect();
+        Map { revision, nodes, shards, owners, places }
     }
 
     /// The revision of the store that this map shows; a later map has a higher revision.
@@ -103,7 +150,8 @@ impl Map {
     /// The shard that owns a slot below [`SLOTS`].
     pub fn owner(&self, slot: u16) -> Option<(ShardId, &Shard)> {
         let place = self.owners[usize::from(slot)].checked_sub(1)?;
-        self.shards.iter().nth(usize::from(place)).map(|(id, shard)| (*id, shard))
+        let id = *self.places.get(usize::from(place))?;
+        self.shards.get(&id).map(|shard| (id, shard))
     }
 
     /// The nodes of a shard, the primary first.

@@ -1,5 +1,6 @@
 //! Sets of slots, as ranges.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -36,6 +37,31 @@ impl SlotRanges {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The slots of both sets.
+    pub fn union(&self, other: &SlotRanges) -> SlotRanges {
+        self.iter().chain(other.iter()).collect::<BTreeSet<u16>>().into_iter().collect()
+    }
+
+    /// The slots of this set that the other does not have.
+    pub fn minus(&self, other: &SlotRanges) -> SlotRanges {
+        self.iter().filter(|slot| !other.contains(*slot)).collect()
+    }
+
+    /// Whether the sets have a slot in common.
+    pub fn meets(&self, other: &SlotRanges) -> bool {
+        self.ranges().any(|mine| {
+            other.ranges().any(|theirs| mine.start() <= theirs.end() && theirs.start() <= mine.end())
+        })
+    }
+
+    /// Whether each slot of the other set is in this set.
+    pub fn includes(&self, other: &SlotRanges) -> bool {
+        let within = |mine: RangeInclusive<u16>, theirs: &RangeInclusive<u16>| {
+            mine.start() <= theirs.start() && theirs.end() <= mine.end()
+        };
+        other.ranges().all(|theirs| self.ranges().any(|mine| within(mine, &theirs)))
     }
 
     /// Number of slots.
@@ -110,6 +136,15 @@ mod tests {
             assert_eq!(slots.contains(slot), [0, 1, 2, 5, 6, 16_383].contains(&slot));
         }
         assert_eq!(SlotRanges::try_from(vec![(0, 2), (3, 4)]), Ok((0..=4).collect()));
+    }
+
+    #[test]
+    fn sets_of_slots_are_joined_and_compared() {
+        let (low, high): (SlotRanges, SlotRanges) = ((0..=9).collect(), (5..=20).collect());
+        assert_eq!(low.union(&high), (0..=20).collect());
+        assert_eq!(low.minus(&high), (0..=4).collect());
+        assert!(low.meets(&high) && !low.includes(&high));
+        assert!(low.includes(&[1, 2, 9].into_iter().collect()) && !low.meets(&(10..=11).collect()));
     }
 
     #[test]

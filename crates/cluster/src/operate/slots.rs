@@ -1,0 +1,170 @@
+//! Slots.
+
+use super::{Plan, Refusal};
+use crate::id::{MigrationId, NodeId, ShardId};
+use crate::map::Shard;
+use crate::slots::SlotRanges;
+use crate::snapshot::{Change, Key, Migration};
+
+fn single(slot: u16) -> SlotRanges {
+    [slot].into_iter().collect()
+}
+
+const MASTERS_ONLY: &str = "ERR You can use SETSLOT only with masters.";
+
+impl Plan<'_> {
+    pub(super) fn add_slots(&mut self, slots: &SlotRanges) -> Result<(), Refusal> {
+        let (id, shard) = self.own("ERR Only a master can be assigned slots")?;
+        if let Some(slot) = slots.iter().find(|slot| self.owner(*slot).is_some()) {
+            return Err(format!("ERR Slot {slot} is already busy"));
+        }
+        // Another node may be about to take the same slots: whatever has slots is as it was.
+        let shards: Vec<ShardId> = self.view.shards.keys().copied().collect();
+        shards.into_iter().for_each(|other| self.guard(Key::Shard(other)));
+        self.change_shard(id, &shard, |shard| {
+            shard.slots = shard.slots.union(slots);
+            shard.importing.retain(|slot, _| !slots.contains(*slot));
+        });
+        Ok(())
+    }
+
+    pub(super) fn del_slots(&mut self, slots: &SlotRanges) -> Result<(), Refusal> {
+        let (id, shard) = self.own("ERR Only a master can give up slots")?;
+        if let Some(slot) = slots.iter().find(|slot| !shard.slots.contains(*slot)) {
+            return Err(match self.owner(slot) {
+                None => format!("ERR Slot {slot} is already unassigned"),
+                Some(_) => format!("ERR Slot {slot} is served by another node"),
+            });
+        }
+        self.change_shard(id, &shard, |shard| remove(shard, slots));
+        Ok(())
+    }
+
+    pub(super) fn flush_slots(&mut self) -> Result<(), Refusal> {
+        let (id, shard) = self.own("ERR Only a master can give up slots")?;
+        let slots = shard.slots.clone();
+        self.change_shard(id, &shard, |shard| remove(shard, &slots));
+        Ok(())
+    }
+
+    pub(super) fn migrating(&mut self, slot: u16, node: NodeId) -> Result<(), Refusal> {
+        let (id, shard) = self.own(MASTERS_ONLY)?;
+        if !shard.slots.contains(slot) {
+            return Err(format!("ERR I'm not the owner of hash slot {slot}"));
+        }
+        let target = self.other_primary(node)?;
+        if target == id {
+            return Err("ERR Target node is this node".into());
+        }
+        self.refuse_moving(&single(slot))?;
+        self.change_shard(id, &shard, |shard| {
+            shard.migrating.insert(slot, target);
+        });
+        Ok(())
+    }
+
+    pub(super) fn importing(&mut self, slot: u16, node: NodeId) -> Result<(), Refusal> {
+        let (id, shard) = self.own(MASTERS_ONLY)?;
+        if shard.slots.contains(slot) {
+            return Err(format!("ERR I'm already the owner of hash slot {slot}"));
+        }
+        let source = self.other_primary(node)?;
+        self.refuse_moving(&single(slot))?;
+        self.change_shard(id, &shard, |shard| {
+            shard.importing.insert(slot, source);
+        });
+        Ok(())
+    }
+
+    /// The shard of a node that has to be a primary.
+    fn other_primary(&mut self, node: NodeId) -> Result<ShardId, Refusal> {
+        let (id, shard) = self.shard_of(node).map_err(|_| format!("ERR I don't know about node {node}"))?;
+        if shard.primary != Some(node) {
+            return Err("ERR Target node is not a master".into());
+        }
+        self.present(Key::Shard(id));
+        Ok(id)
+    }
+
+    pub(super) fn stable(&mut self, slot: u16) -> Result<(), Refusal> {
+        let (id, shard) = self.own(MASTERS_ONLY)?;
+        self.change_shard(id, &shard, |shard| {
+            shard.migrating.remove(&slot);
+            shard.importing.remove(&slot);
+        });
+        Ok(())
+    }
+
+    pub(super) fn assign(&mut self, slot: u16, node: NodeId) -> Result<(), Refusal> {
+        self.own(MASTERS_ONLY)?;
+        let (target, changed) = self.shard_of(node)?;
+        if changed.primary != Some(node) {
+            return Err("ERR Target node is not a master".into());
+        }
+        self.refuse_moving(&single(slot))?;
+        let owner = self.owner(slot).filter(|(id, _)| *id != target);
+        if let Some((source, shard)) = &owner {
+            let is_leaving = shard.migrating.get(&slot) == Some(&target);
+            if shard.primary != Some(self.me) && !is_leaving {
+                return Err(format!(
+                    "ERR Slot {slot} is served by another node, from which it does not migrate to node {node}"
+                ));
+            }
+            self.change_shard(*source, shard, |shard| remove(shard, &single(slot)));
+        } else {
+            let shards: Vec<ShardId> = self.view.shards.keys().copied().collect();
+            shards.into_iter().for_each(|other| self.guard(Key::Shard(other)));
+        }
+        self.change_shard(target, &changed, |shard| {
+            shard.slots = shard.slots.union(&single(slot));
+            shard.importing.remove(&slot);
+        });
+        Ok(())
+    }
+
+    pub(super) fn begin_move(
+        &mut self,
+        id: MigrationId,
+        slots: &SlotRanges,
+        target: NodeId,
+    ) -> Result<(), Refusal> {
+        let (source, shard) = self.own("ERR Only a master can migrate slots")?;
+        if let Some(slot) = slots.iter().find(|slot| !shard.slots.contains(*slot)) {
+            return Err(format!("ERR I'm not the owner of hash slot {slot}"));
+        }
+        let target = self.other_primary(target)?;
+        let single = slots.iter().find(|slot| shard.migrating.contains_key(slot));
+        if slots.is_empty() || target == source || single.is_some() {
+            return Err("ERR These slots cannot be moved there".into());
+        }
+        self.refuse_moving(slots)?;
+        let target_epoch = self.view.shards.get(&target).map_or(0, |entry| entry.value.epoch);
+        let slots = slots.clone();
+        let migration =
+            Migration { slots, source, target, source_epoch: shard.epoch, target_epoch, restarts: 0 };
+        self.guard(Key::Shard(source));
+        self.change(Change::Migration(id, migration));
+        Ok(())
+    }
+
+    pub(super) fn cancel_move(&mut self, id: MigrationId) -> Result<(), Refusal> {
+        if !self.view.migrations.contains_key(&id) {
+            return Err(format!("ERR There is no migration {id}"));
+        }
+        self.change(Change::Delete(Key::Migration(id)));
+        Ok(())
+    }
+
+    fn refuse_moving(&self, slots: &SlotRanges) -> Result<(), Refusal> {
+        let moves = |entry: &crate::snapshot::Versioned<Migration>| entry.value.slots.meets(slots);
+        match self.view.migrations.iter().find(|(_, entry)| moves(entry)) {
+            Some((id, _)) => Err(format!("ERR Migration {id} moves one of these slots")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn remove(shard: &mut Shard, slots: &SlotRanges) {
+    shard.slots = shard.slots.minus(slots);
+    shard.migrating.retain(|slot, _| !slots.contains(*slot));
+}
