@@ -82,6 +82,13 @@ impl Usage {
     }
 }
 
+/// Resident bytes of a process, of which memory that several processes map counts in parts; zero if it has
+/// ended. The kernel walks the page tables for it.
+pub(crate) fn proportional_bytes(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    field(&text, "Pss:").map_or(0, |kb| kb * 1024)
+}
+
 /// Measures process `pid`.
 pub(crate) fn usage(pid: u32) -> Result<Usage> {
     let read = |file: &str| {

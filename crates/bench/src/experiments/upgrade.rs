@@ -19,8 +19,9 @@ use crate::proc;
 use crate::servers::{ServerKind, ask};
 use crate::stats::Goal;
 
-/// Longest request, in microseconds, while the data go over to the other process.
-const LONGEST_US_MAX: f64 = 250_000.0;
+/// Longest request, in microseconds, if the other process maps the data, and if it gets a copy.
+const LONGEST_MAPPED_US_MAX: f64 = 50_000.0;
+const LONGEST_COPIED_US_MAX: f64 = 250_000.0;
 /// Rate over the second of the hand-over, relative to before.
 const RATE_MIN: f64 = 0.8;
 /// Memory of both processes, relative to before.
@@ -32,6 +33,8 @@ struct Upgraded {
     /// The time for which clients waited, by the server's own account.
     paused: Duration,
     took: Duration,
+    /// Whether the other process maps the memory of the data.
+    maps: bool,
     /// Largest memory of all processes of the server, and the memory before.
     peak: u64,
     resident: u64,
@@ -126,7 +129,14 @@ fn last_second(felt: &Felt<Upgraded>) -> f64 {
 fn judge(session: &mut Session, all: &[Rounds<Upgraded>]) {
     let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) else { return };
     let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
-    judge("longest request during an upgrade, us", Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
+    let maps = ours.all.iter().all(|felt| felt.event.maps);
+    let (longest, way) = if maps {
+        (LONGEST_MAPPED_US_MAX, "that maps the data")
+    } else {
+        (LONGEST_COPIED_US_MAX, "that copies the data")
+    };
+    let what = format!("longest request during an upgrade {way}, us");
+    judge(&what, Goal::AtMost(longest), ours.longest_us());
     let rate = ours.median(last_second);
     judge("rate of the second of the hand-over, to before", Goal::AtLeast(RATE_MIN), rate);
     let memory = ours.median(memory);
@@ -137,13 +147,13 @@ fn judge(session: &mut Session, all: &[Rounds<Upgraded>]) {
 fn hand_over(lane: &Lane) -> Result<Upgraded> {
     let began = std::time::Instant::now();
     let keeper = lane.server.pid();
-    let resident = proc::usage(served_by(lane)?)?.rss_bytes;
+    let resident = proc::proportional_bytes(served_by(lane)?);
     let is_done = &AtomicBool::new(false);
     let (output, peak) = std::thread::scope(|scope| {
         let watching = scope.spawn(move || -> Result<u64> {
             let mut peak = 0;
             while !is_done.load(Relaxed) {
-                peak = peak.max(family_rss(keeper));
+                peak = peak.max(memory_of_family(keeper));
                 interrupt::sleep(POLL_INTERVAL)?;
             }
             Ok(peak)
@@ -160,7 +170,8 @@ fn hand_over(lane: &Lane) -> Result<Upgraded> {
     }
     let waited = text.lines().find_map(|line| line.split_once("they waited for ")?.1.strip_suffix(" ms"));
     let ms = waited.and_then(|ms| ms.parse().ok()).context("'evenkeel upgrade' names no time")?;
-    Ok(Upgraded { paused: Duration::from_millis(ms), took: began.elapsed(), peak, resident })
+    let maps = text.contains("has mapped the data");
+    Ok(Upgraded { paused: Duration::from_millis(ms), took: began.elapsed(), maps, peak, resident })
 }
 
 /// The process that serves.
@@ -170,8 +181,8 @@ fn served_by(lane: &Lane) -> Result<u32> {
     pid.and_then(|pid| pid.trim().parse().ok()).context("INFO names no process")
 }
 
-/// Resident bytes of a process and of all its descendants.
-fn family_rss(pid: u32) -> u64 {
-    let own = proc::usage(pid).map_or(0, |usage| usage.rss_bytes);
-    own + proc::children(pid).into_iter().map(family_rss).sum::<u64>()
+/// Bytes of a process and of all its descendants; memory that they share counts once.
+fn memory_of_family(pid: u32) -> u64 {
+    let own = proc::proportional_bytes(pid);
+    own + proc::children(pid).into_iter().map(memory_of_family).sum::<u64>()
 }
