@@ -205,7 +205,7 @@ proc send_data_packet {channel status data {elapsed 0}} {
 }
 
 proc start_server {options {code undefined}} {
-    # There is no cluster mode yet: what needs it is left out.
+    # The suite's clusters need a cluster bus: they are left out.
     if {$::suite eq "valkey" && [regexp {cluster-enabled[ \{\"]+yes} $options]} return
     if {$::directives ne ""} {
         set theirs [expr {[dict exists $options overrides] ? [dict get $options overrides] : ""}]

@@ -6,7 +6,6 @@
 /// Full names in lower case, sorted.
 #[rustfmt::skip]
 const NAMES: &[&str] = &[
-    "clusterscan",
     "cluster|flushslot", "cluster|syncslots",
 ];
 

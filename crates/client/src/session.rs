@@ -48,6 +48,8 @@ pub struct Session {
     /// CLIENT TRACKING is on in a mode that records the client's reads.
     pub tracks: bool,
     pub caching: Caching,
+    /// ASKING, which holds for the next command, or for the whole next transaction.
+    pub asking: Caching,
     /// MONITOR.
     pub monitors: bool,
     pub reply_mode: ReplyMode,
@@ -70,13 +72,24 @@ pub struct Session {
     pub on_probation: bool,
 }
 
-/// CLIENT CACHING, which holds for the next command, or for the whole next transaction.
+/// CLIENT CACHING, or ASKING, which holds for the next command, or for the whole next transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caching {
     Unsaid,
     /// Set by the current command.
     Said,
     Holds,
+}
+
+impl Caching {
+    /// The state after a command.
+    fn next(self, is_in_multi: bool) -> Caching {
+        match self {
+            Caching::Said => Caching::Holds,
+            Caching::Holds if is_in_multi => Caching::Holds,
+            _ => Caching::Unsaid,
+        }
+    }
 }
 
 /// CLIENT REPLY.
@@ -160,6 +173,7 @@ impl Session {
             fieldsets: None,
             tracks: false,
             caching: Caching::Unsaid,
+            asking: Caching::Unsaid,
             monitors: false,
             reply_mode: ReplyMode::On,
             no_touch: false,
@@ -292,14 +306,14 @@ impl Session {
     /// Updates the state after a command was run or queued: whether push messages may come, and which command
     /// CLIENT CACHING holds for.
     pub fn after_command(&mut self) {
-        self.receives_push =
-            self.subscriptions.is_some() || self.monitors || self.is_notified || self.is_tracking();
+        let is_in_multi = self.multi.is_some();
+        (self.caching, self.asking) = (self.caching.next(is_in_multi), self.asking.next(is_in_multi));
+        self.receives_push = self.subscriptions.is_some()
+            || self.monitors
+            || self.is_notified
+            || self.asking != Caching::Unsaid
+            || self.is_tracking();
         self.resumes_wait = None;
-        self.caching = match self.caching {
-            Caching::Said => Caching::Holds,
-            Caching::Holds if self.multi.is_some() => Caching::Holds,
-            _ => Caching::Unsaid,
-        };
     }
 
     /// Leaves MULTI, if in it.

@@ -378,6 +378,16 @@ impl Tracking {
         false
     }
 
+    /// Removes the keys for which `is_gone` holds, and notifies their readers: they are no longer here.
+    pub fn forget_where(&self, is_gone: impl Fn(&[u8]) -> bool) {
+        for shelf in &self.shelves {
+            let gone: Vec<_> = shelf.lock().keys.iter().filter(|key| is_gone(key)).cloned().collect();
+            for key in gone {
+                self.invalidate(&key, 0, |client, message| self.pubsub.send(client, message));
+            }
+        }
+    }
+
     /// Removes some of the keys beyond a lowered bound.
     pub fn trim(&self) {
         let max = self.keys_max.load(Relaxed);

@@ -42,6 +42,10 @@ macro_rules! id {
             pub fn new(bytes: [u8; 20]) -> $name {
                 $name(bytes)
             }
+
+            pub fn bytes(self) -> [u8; 20] {
+                self.0
+            }
         }
 
         impl fmt::Display for $name {

@@ -8,6 +8,7 @@
 mod decide;
 mod id;
 mod map;
+pub mod nodes_file;
 mod operate;
 #[cfg(test)]
 mod sim;

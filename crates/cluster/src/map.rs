@@ -20,6 +20,18 @@ pub struct Address {
     /// `cluster-announce-human-nodename`; may be empty.
     #[serde(default)]
     pub human_name: String,
+    /// `cluster-announce-client-ipv4`, the address for clients that use IPv4; may be empty.
+    #[serde(default)]
+    pub client_ipv4: String,
+    /// `cluster-announce-client-ipv6`; may be empty.
+    #[serde(default)]
+    pub client_ipv6: String,
+    /// `cluster-announce-client-port`, the port for clients; 0: `port`.
+    #[serde(default)]
+    pub client_port: u16,
+    /// `cluster-announce-client-tls-port`; 0: `tls_port`.
+    #[serde(default)]
+    pub client_tls_port: u16,
 }
 
 /// A server process that belongs to the cluster.

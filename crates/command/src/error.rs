@@ -62,9 +62,10 @@ impl Error {
         Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
     }
 
-    /// Whether the error sends the client to another server.
+    /// Whether the error sends the client to another server, or is about the place of its keys in a cluster.
     pub fn is_redirection(&self) -> bool {
-        matches!(self, Error::Text(text) if text.starts_with("REDIRECT "))
+        const CODES: [&str; 6] = ["REDIRECT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT ", "CLUSTERDOWN "];
+        matches!(self, Error::Text(text) if CODES.iter().any(|code| text.starts_with(code)))
     }
 
     /// Returns the reply's line without the leading minus.

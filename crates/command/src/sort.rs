@@ -50,14 +50,24 @@ const ATTEMPTS: usize = 3;
 /// SORT key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE
 /// destination]
 fn sort(call: &mut Call<'_, '_>) -> Done {
+    check_slots(call, true)?;
     let plan = Plan::parse(&call.args, true, call.host.may_read_all_keys(call.id, &call.args))?;
     run(call, plan)
 }
 
 /// SORT_RO key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
 fn sort_ro(call: &mut Call<'_, '_>) -> Done {
+    check_slots(call, false)?;
     let plan = Plan::parse(&call.args, false, call.host.may_read_all_keys(call.id, &call.args))?;
     run(call, plan)
+}
+
+fn check_slots(call: &Call<'_, '_>, may_store: bool) -> Result<(), Error> {
+    let settings = call.settings;
+    if !settings.cluster_enabled || settings.cluster_allow_cross_slot || call.replays {
+        return Ok(());
+    }
+    plan::check_slots(&call.args, may_store)
 }
 
 fn run(call: &mut Call<'_, '_>, mut plan: Plan) -> Done {

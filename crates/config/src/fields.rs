@@ -4,9 +4,9 @@
 //! fills it from the table.
 
 use super::typed::{
-    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
-    LogLevel, LogTimes, OomScore, OutputLimits, Permit, Policy, Preload, Primary, SavePoint, ShutdownOptions,
-    Supervised, VersionCheck,
+    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, EndpointType, Facility, Fsync,
+    LogFormat, LogLevel, LogTimes, OomScore, OutputLimits, Permit, Policy, Preload, Primary, SavePoint,
+    ShutdownOptions, Supervised, VersionCheck,
 };
 use super::value::Word;
 use std::path::PathBuf;
@@ -174,6 +174,31 @@ pub struct Fields {
     pub lazyfree_lazy_user_flush: bool,
     /// Data are being imported: expired keys stay until the source removes them.
     pub import_mode: bool,
+
+    // Cluster
+    pub cluster_enabled: bool,
+    /// The map of the cluster, relative to `dir`.
+    pub cluster_config_file: PathBuf,
+    /// In place of `databases`.
+    pub cluster_databases: usize,
+    /// Commands, transactions and scripts may use all slots of this node at once.
+    pub cluster_allow_cross_slot: bool,
+    pub cluster_require_full_coverage: bool,
+    pub cluster_allow_reads_when_down: bool,
+    pub cluster_allow_pubsubshard_when_down: bool,
+    pub cluster_slot_stats_enabled: bool,
+    pub cluster_preferred_endpoint_type: EndpointType,
+    /// What clients get as this node's address; empty and zero: what is known without it.
+    pub cluster_announce_ip: Word,
+    pub cluster_announce_port: u16,
+    pub cluster_announce_tls_port: u16,
+    pub cluster_announce_hostname: Word,
+    pub cluster_announce_human_nodename: Word,
+    /// What clients of these protocols get, where it differs.
+    pub cluster_announce_client_ipv4: Word,
+    pub cluster_announce_client_ipv6: Word,
+    pub cluster_announce_client_port: u16,
+    pub cluster_announce_client_tls_port: u16,
 
     // Scripts
     /// Milliseconds; zero: no threshold.

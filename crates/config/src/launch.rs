@@ -395,12 +395,9 @@ mod tests {
         assert_eq!(start(&["--dir", path, "--dir", "inner"]).settings.dir, scratch.path.join("inner"));
     }
 
-    /// Ignoring these would lose data, or lead to unexpected errors.
+    /// Ignoring them would lead to unexpected errors.
     #[test]
-    fn clusters_and_modules_are_refused() {
-        let reason = "Cluster mode is not supported";
-        refused(&["--cluster-enabled", "yes"], 1, "cluster-enabled \"yes\"", reason);
-        check(&["--cluster-enabled", "NO"], "cluster-enabled", "no");
+    fn modules_are_refused() {
         let reason = "Modules are not supported";
         refused(&["--loadmodule", "x.so", "1"], 1, "loadmodule \"x.so\" \"1\"", reason);
     }

@@ -45,9 +45,9 @@ pub use reference::{DirectiveReference, reference};
 pub use rewrite::fuzzing;
 pub use rewrite::{ConfigFile, Extent, replace as replace_file};
 pub use typed::{
-    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogFormat,
-    LogLevel, LogTimes, OomScore, OutputLimit, OutputLimits, Permit, Policy, Preload, Primary, SavePoint,
-    ShutdownOptions, Supervised, VersionCheck,
+    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, EndpointType, Facility, Fsync,
+    LogFormat, LogLevel, LogTimes, OomScore, OutputLimit, OutputLimits, Permit, Policy, Preload, Primary,
+    SavePoint, ShutdownOptions, Supervised, VersionCheck,
 };
 pub use value::{Word, memory_size};
 
@@ -241,6 +241,11 @@ impl Settings {
         let mut new = self.clone();
         new.fields.maxclients = clients;
         new
+    }
+
+    /// Returns the number of databases that clients can select.
+    pub fn database_count(&self) -> usize {
+        if self.cluster_enabled { self.cluster_databases } else { self.databases }
     }
 
     /// Returns the settings with other `user` lines.

@@ -281,12 +281,12 @@ pub(super) fn announced_ip(word: &[u8]) -> Result<Word, Reason> {
 }
 
 /// Refuses cluster mode: a node of a cluster would take writes for all slots, also for slots of other nodes.
-pub(super) fn no_cluster(word: &[u8]) -> Result<Word, Reason> {
-    match word.to_ascii_lowercase().as_slice() {
-        b"no" => Ok(b"no".to_vec()),
-        b"yes" => Err("Cluster mode is not supported".into()),
-        _ => Err("argument must be 'yes' or 'no'".into()),
+/// `cluster-config-file`: a name in `dir`.
+pub(super) fn cluster_file_name(word: &[u8]) -> Result<Word, Reason> {
+    if word.is_empty() || word.contains(&b'/') {
+        return Err("cluster-config-file is the name of a file in 'dir', not a path".into());
     }
+    Ok(word.to_vec())
 }
 
 /// Refuses bytes that could break a line of nodes.conf or of CLUSTER NODES.

@@ -90,7 +90,8 @@ const IN_FILES: &str =
     "include loadmodule rename-command user list-max-ziplist-entries list-max-ziplist-value";
 
 /// Names of this server only.
-const OURS: &str = "appendonly-buffer-limit appendonly-direct-io http-allow-origins http-bind \
+const OURS: &str = "appendonly-buffer-limit appendonly-direct-io cluster-allow-cross-slot \
+                    http-allow-origins http-bind \
                     http-console http-hosts http-max-body \
                     http-max-connections http-metrics-public http-port http-rest http-tls huge-pages \
                     recorder-dir recorder-memory reported-redis-version shared-memory \

@@ -410,6 +410,15 @@ choices! {
 }
 
 choices! {
+    /// The address of a node that clients of a cluster get first.
+    EndpointType {
+        Ip = "ip",
+        HostName = "hostname",
+        Unknown = "unknown-endpoint",
+    }
+}
+
+choices! {
     /// The keys that are evicted when memory is full.
     Policy {
         VolatileLru = "volatile-lru",

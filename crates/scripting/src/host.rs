@@ -51,6 +51,18 @@ pub trait ScriptHost {
     /// Whether the session's user may run a command; nothing is logged.
     fn may_call(&self, session: &mut Session, command: (Id, &Args<'_>)) -> bool;
 
+    /// Checks in cluster mode whether this node serves a command of a script, whose call holds the slots of
+    /// `keys`. Returns the slot of the command.
+    ///
+    /// # Errors
+    /// The error for the script.
+    fn check_slots(
+        &self,
+        call: (&mut Call<'_, '_>, &Session),
+        command: (&Spec, &Args<'_>),
+        keys: &[Key<'_>],
+    ) -> Result<Option<u16>, Error>;
+
     /// Returns the reason why the server's state refuses a command with these flags, if any. Called only
     /// while there are blockers.
     fn refusal(&self, command: (&Spec, Flags), session: &Session) -> Option<Error>;

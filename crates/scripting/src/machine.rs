@@ -390,6 +390,11 @@ impl Machine {
         run.read_only = ro || flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES));
         run.allow_oom =
             flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES) || flags.has(ScriptFlags::ALLOW_OOM));
+        if run.call.base.settings.cluster_enabled {
+            run.slot = run.call.base.keys.first().map(|key| key.place.slot() as u16);
+            run.crosses_slots = flags.is_none_or(|flags| flags.has(ScriptFlags::ALLOW_CROSS_SLOT))
+                || run.call.base.settings.cluster_allow_cross_slot;
+        }
         watch::begin();
         let result = run.enter(|| self.execute(&function, is_function, args.from(3), keys));
         self.conclude(run, target, mark, result)
@@ -620,6 +625,9 @@ fn admit(call: &ScriptCall<'_, '_, '_>, flags: Option<ScriptFlags>, ro: bool) ->
         return Err(Error::stale());
     }
     let Some(flags) = flags else { return Ok(()) };
+    if flags.has(ScriptFlags::NO_CLUSTER) && call.base.settings.cluster_enabled {
+        return Err(Error::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
+    }
     if !flags.has(ScriptFlags::NO_WRITES) {
         if ro {
             return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));

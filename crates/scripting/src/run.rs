@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering::*;
 use evenkeel_lua::call::{Arg, Called, Stack};
 use evenkeel_resp::float;
 use evenkeel_resp::request::Span;
-use evenkeel_store::Undo;
 use evenkeel_store::collection::ELEMENT_MAX;
+use evenkeel_store::{Key, Undo};
 
 use super::busy::Running;
 use crate::host::ScriptCall;
@@ -74,6 +74,10 @@ pub(super) struct Run<'r, 'a, 'h> {
     pub(super) call: ScriptCall<'r, 'a, 'h>,
     pub(super) read_only: bool,
     pub(super) allow_oom: bool,
+    /// The slot of its keys so far; only in cluster mode.
+    pub(super) slot: Option<u16>,
+    /// It may use keys of several slots in cluster mode.
+    pub(super) crosses_slots: bool,
     /// Set by `redis.setresp`.
     pub(super) resp3: bool,
     pub(super) wrote: bool,
@@ -117,6 +121,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             call,
             read_only: false,
             allow_oom: false,
+            slot: None,
+            crosses_slots: true,
             resp3: false,
             wrote: false,
             written: 0,
@@ -218,6 +224,12 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if !holds && !self.call.base.guard.holds_all() {
             return self.end(Ended::UnlockedKey);
         }
+        if self.call.base.settings.cluster_enabled
+            && !self.call.session.replays
+            && let Err(error) = self.check_slots((row, &args), &keys)
+        {
+            return self.reject(Some(id), &error);
+        }
         // While only its slots are held, expired keys are hidden, not removed; but replicas that repeated the
         // write would still have them.
         let is_of_several = keys.len() > 1 && row.flags.has(Flags::WRITE);
@@ -261,6 +273,18 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             self.show(row, &args);
         }
         self.called(done.err())
+    }
+
+    /// Checks in cluster mode that a command's keys are on this node, and in the script's slot if it has to
+    /// stay there.
+    #[cold]
+    fn check_slots(&mut self, command: (&Spec, &Args<'_>), keys: &[Key<'_>]) -> Result<(), Error> {
+        let call = (&mut *self.call.base, &*self.call.session);
+        let Some(slot) = self.call.host.check_slots(call, command, keys)? else { return Ok(()) };
+        if *self.slot.get_or_insert(slot) != slot && !self.crosses_slots {
+            return Err(Error::text("ERR Script attempted to access keys that do not hash to the same slot"));
+        }
+        Ok(())
     }
 
     /// Gives up the undo, so that the run cannot be taken back from now on. Returns the end of the run

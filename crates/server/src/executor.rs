@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_store::evict::Pool;
 use evenkeel_store::{Access, Key, Place, ThreadContext};
 
+use crate::cluster::view::ClusterView;
 use crate::executor::blocking::serve::Host;
 use crate::executor::offload::{Committing, JobWork};
 use crate::observe;
@@ -41,6 +42,7 @@ use evenkeel_scripting::declared;
 pub(crate) mod admission;
 pub(crate) mod blocking;
 pub(crate) mod memory;
+mod moving;
 mod nested;
 pub(crate) mod offload;
 mod parts;
@@ -48,6 +50,7 @@ pub(crate) mod permission;
 pub(crate) mod script_host;
 
 pub(crate) use admission::look_again;
+use nested::queue_places;
 pub(crate) use nested::run_nested;
 pub(crate) use parts::Parts;
 
@@ -59,6 +62,8 @@ pub(crate) struct Executor {
     pub(crate) ctx: ThreadContext,
     pub(crate) settings: Arc<Settings>,
     settings_version: u64,
+    /// The cluster, in cluster mode.
+    pub(crate) cluster: Option<Arc<ClusterView>>,
     pub(crate) worker: usize,
     pub(crate) table: &'static Table,
     places: Vec<Place>,
@@ -98,6 +103,7 @@ impl Executor {
         let mut executor = Executor {
             settings: server.core.settings(),
             settings_version: u64::MAX,
+            cluster: None,
             table: server.table,
             server,
             ctx,
@@ -157,6 +163,8 @@ impl Executor {
             self.settings_version = version;
             self.settings = self.server.core.settings();
             self.ctx.access = access_of(&self.settings);
+            let cluster = self.server.cluster.as_ref();
+            self.cluster = cluster.map(|cluster| cluster.follow(self.worker));
         }
     }
 
@@ -220,8 +228,19 @@ impl Executor {
         let (len, waited) = (reply.len(), self.ctx.lock_wait);
         let outcome = loop {
             break match self.admit(session, &mut request) {
-                Ok(Admitted::Run(id)) => {
-                    let done = self.run_admitted(session, id, &request, reply);
+                Ok(run @ (Admitted::Run(id) | Admitted::RunIfPresent(id, _))) => {
+                    let done = match run {
+                        Admitted::RunIfPresent(_, slot) => {
+                            match self.run_if_present(session, (id, slot), &request, reply) {
+                                Err(error) if error.is_redirection() => {
+                                    self.reject(session, Some(id), &error, reply);
+                                    break Outcome::Replied;
+                                }
+                                done => done,
+                            }
+                        }
+                        _ => self.run_admitted(session, id, &request, reply),
+                    };
                     if matches!(done, Ok(Flow::RetryAdmission)) {
                         if !self.ctx.is_inside() {
                             // A long-running script has the gate closed.
@@ -322,6 +341,8 @@ impl Executor {
                 };
                 self.finish(id, done, reply, errors);
             }
+            // No command that may run while a script is busy has keys.
+            Ok(Admitted::RunIfPresent(..)) => return Outcome::Paused,
             Ok(Admitted::Queued) => reply.simple("QUEUED"),
             Ok(Admitted::Paused) => return Outcome::Paused,
             Ok(Admitted::HungUp) => {}
@@ -688,28 +709,6 @@ impl CommandRunner for Executor {
     fn serve_woken(&mut self) {
         self.serve_woken();
     }
-}
-
-/// Collects the places of all keys that EXEC needs: of the queued commands and the watched keys. Returns
-/// `false` if they are not known beforehand, and everything has to be locked.
-fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> bool {
-    places.clear();
-    let databases = server.core.keyspace.databases() as u32;
-    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
-        let row = table().row(queued.id);
-        let args = queued.args.as_args();
-        // A change of permissions waits for other threads' commands; see `ServerCall::reply_in_force`.
-        let is_apart = row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::ADMIN);
-        if !matches!(row.lock_scope_in(&args), LockScope::Keys) && !is_apart {
-            return false;
-        }
-        row.keys.for_each(&args, session.db, databases, |index, db| {
-            places.push(server.core.keyspace.key(db, args.at(index)).place);
-        });
-    }
-    let watched = session.watching.iter().flat_map(|watching| &watching.keys);
-    places.extend(watched.map(|(db, key)| server.core.keyspace.key(*db, key).place));
-    true
 }
 
 /// Appends the push messages of a client that receives some, so that a command's own pushes follow its reply.

@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod acl_tests;
 mod admin;
+mod cluster;
 mod commands;
 mod executor;
 mod handover;

@@ -13,6 +13,7 @@ use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
 use parking_lot::Mutex;
 
 use crate::admin::migrate::Targets;
+use crate::cluster::Cluster;
 use crate::commands;
 use crate::executor::offload::OffloadPool;
 use crate::executor::{Executor, permission};
@@ -105,6 +106,8 @@ pub(crate) struct Server {
     /// Connections cached for MIGRATE.
     pub(crate) targets: Targets,
     pub(crate) handover: Handover,
+    /// Cluster mode; `None`: it is off.
+    pub(crate) cluster: Option<Cluster>,
 }
 
 impl Host for Server {
@@ -113,6 +116,7 @@ impl Host for Server {
         self.hub.configure(settings);
         let keyspace = &self.core.keyspace;
         keyspace.set_unlinks(settings.lazyfree_lazy_expire, settings.lazyfree_lazy_eviction);
+        self.cluster.iter().for_each(|cluster| cluster.follow_settings(settings));
     }
 
     fn stop(&self) {
@@ -193,10 +197,10 @@ impl Server {
         // Contexts for: workers, as many threads of the offload pool and for loading, the control thread, the
         // threads that load large values and take snapshots, a thread that replays the append-only file, a
         // thread that feeds replicas, a thread that follows a primary, the thread for slow scripts, the HTTP
-        // thread, threads of a backup, a hand-over, and tests.
+        // thread, threads of a backup, a hand-over, changes of the cluster's map, and tests.
         let inboxes = Arc::new(Inboxes::new(workers)?);
         let lazy_free = Arc::new(LazyFreeThread::start(inboxes.owners()));
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 11, now, random_seed())
+        let keyspace = Keyspace::new(settings.database_count(), 3 * workers + 12, now, random_seed())
             .with_hasher(inherited.as_ref().map_or_else(|| hasher_of(&settings.hash_seed), Identity::hasher))
             .with_clock(clock::log_time)
             .with_lazy_free(lazy_free.clone());
@@ -220,6 +224,9 @@ impl Server {
         let replication = Arc::new(Replication::new(shared, on_disk, tls.clone(), table)?);
         let commands = evenkeel_command::table::table().rows().len();
         let commandlog = CommandLog::new(2 * workers + 2);
+        let cluster = settings
+            .cluster_enabled
+            .then(|| Cluster::alone(&settings, 2 * workers + 2, core.keyspace.thread_context()));
         commandlog.configure(&settings);
         let server = Arc::new(Server {
             persist,
@@ -242,14 +249,15 @@ impl Server {
             compactions_asked: AtomicU64::new(0),
             pauses_timers: AtomicBool::new(false),
             has_watchdog: AtomicBool::new(false),
-            sampler: Sampler::new(settings.databases),
+            sampler: Sampler::new(settings.database_count()),
             capture: Capture::default(),
             recorder: Recorder::new(workers, settings.recorder_memory),
-            key_sizes: KeySizes::new(settings.databases),
+            key_sizes: KeySizes::new(settings.database_count()),
             commandlog,
             hotkeys: HotKeys::new(2 * workers + 2),
             targets: Targets::default(),
             handover: Handover::default(),
+            cluster,
         });
         let host: Weak<Server> = Arc::downgrade(&server);
         server.core.set_host(host.clone());
@@ -264,6 +272,11 @@ impl Server {
         let begun =
             self.stats.iter().map(|stats| stats.compacts_since.load(Relaxed)).filter(|since| *since > 0);
         begun.min().map_or(0, |since| clock::us(clock::ticks().saturating_sub(since)).max(1))
+    }
+
+    /// Returns the word by which clients know the server's mode.
+    pub(crate) fn mode(&self) -> &'static str {
+        if self.cluster.is_some() { "cluster" } else { "standalone" }
     }
 
     /// Wakes all threads that own much memory, so that they purge it.
@@ -342,6 +355,7 @@ impl Server {
         self.persist.reset_counts();
         self.hub.reset_counts();
         self.scripts.reset_stat();
+        self.cluster.iter().for_each(|cluster| cluster.slot_stats.reset());
     }
 
     /// Whether the server certainly stops: a thread that keeps the gate open, or closed, for long has to let

@@ -13,6 +13,7 @@ use evenkeel_store::ThreadContext;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
+use crate::cluster;
 use crate::commands;
 use crate::handover::{self, control as upgrades, successor::Predecessor};
 use crate::observe::{process, recorder};
@@ -158,6 +159,9 @@ fn serve(launch: Launch) -> ExitCode {
     // First, since listening takes a Unix socket away from its present owner.
     if let Err(error) = lock_files(&server) {
         return fail(format!("Can't start: {error}. Exiting."));
+    }
+    if let Err(reason) = open_map(&server, predecessor.is_some()) {
+        return fail(format!("Can't start: {reason}. Exiting."));
     }
     if predecessor.is_none()
         && let Err(reason) = listen(&server)
@@ -350,6 +354,19 @@ fn lock_files(server: &Server) -> std::io::Result<()> {
         server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)
     } else {
         Ok(())
+    }
+}
+
+/// Reads or begins the map of the cluster, in cluster mode. A process that takes over gets the map from the
+/// process before.
+fn open_map(server: &Server, takes_over: bool) -> Result<(), String> {
+    let settings = server.core.settings();
+    match &server.cluster {
+        Some(cluster) if !takes_over => {
+            cluster::check(&settings)?;
+            cluster.open_file(&settings)
+        }
+        _ => Ok(()),
     }
 }
 

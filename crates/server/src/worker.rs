@@ -231,6 +231,7 @@ impl Worker {
                 Message::PushQueued(clients) => self.deliver_to(clients),
                 Message::Settle => self.inbox().settle(),
                 Message::Durable => self.release(),
+                Message::ShardsLeft => self.end_shard_channels(),
                 Message::Freeze(freeze) => self.freeze(&freeze),
             }
         }

@@ -641,6 +641,12 @@ impl Keyspace {
         bytes
     }
 
+    /// Number of keys of a slot of a database. The context must be inside.
+    pub fn slot_len(&self, ctx: &ThreadContext, db: usize, slot: u16) -> usize {
+        self.assert_inside(ctx);
+        self.db_if_used(db).map_or(0, |db| db.slots[usize::from(slot)].len())
+    }
+
     /// Number of keys of each slot of a database; empty if the database was never used. Slots that other
     /// threads write meanwhile have their number from before or after. The context must be inside.
     pub fn slot_lens(&self, ctx: &ThreadContext, db: usize) -> Vec<u32> {

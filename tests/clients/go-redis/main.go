@@ -2,6 +2,8 @@
 //
 // check sentinel PROTOCOL SERVER starts its own servers, and follows a sentinel.
 //
+// check cluster PORT PROTOCOL is a client of a cluster.
+//
 // check failover PORT COMMAND follows the messages of two servers that change their roles.
 package main
 
@@ -150,6 +152,10 @@ func main() {
 	port, protocol, restart := os.Args[1], must(strconv.Atoi(os.Args[2])), os.Args[3]
 	if port == "failover" {
 		failover(os.Args[2], os.Args[3])
+		return
+	}
+	if port == "cluster" {
+		cluster(os.Args[2], must(strconv.Atoi(os.Args[3])))
 		return
 	}
 	if port == "sentinel" {

@@ -93,7 +93,7 @@ pub(crate) fn cursor_of(text: &[u8]) -> Option<Cursor> {
 
 /// The kind of names that a walk visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
+pub enum Of {
     Keys,
     /// The members of a set.
     Members,
@@ -115,10 +115,10 @@ impl Of {
 }
 
 /// Which of the visited names a walk returns, and how many it visits.
-pub(crate) struct Filter<'a> {
+pub struct Filter<'a> {
     pattern: Option<&'a [u8]>,
     kind: Option<Kind>,
-    pub(crate) count: usize,
+    pub count: usize,
     /// Leaves out values or scores.
     pub(crate) names_only: bool,
 }
@@ -142,7 +142,10 @@ impl PageFound {
 
 impl<'a> Filter<'a> {
     /// Parses the options from argument `first` on.
-    pub(crate) fn parse(args: &Args<'a>, first: usize, of: Of) -> Result<Filter<'a>, Error> {
+    ///
+    /// # Errors
+    /// The error for the client.
+    pub fn parse(args: &Args<'a>, first: usize, of: Of) -> Result<Filter<'a>, Error> {
         let mut filter = Filter { pattern: None, kind: None, count: 10, names_only: false };
         let mut at = first;
         while at < args.len() {
@@ -174,7 +177,13 @@ impl<'a> Filter<'a> {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name, false))
     }
 
-    fn passes(&self, view: View<'_>) -> bool {
+    /// Returns the kind of the values to visit; `None`: all.
+    pub fn kind(&self) -> Option<Kind> {
+        self.kind
+    }
+
+    /// Whether a key is to be returned.
+    pub fn passes(&self, view: View<'_>) -> bool {
         self.admits(view.key()) && self.kind.is_none_or(|kind| kind == view.kind())
     }
 }

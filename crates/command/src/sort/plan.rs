@@ -1,5 +1,6 @@
 //! The parsed options of a SORT.
 
+use evenkeel_store::key::slot_of;
 use evenkeel_store::{Keyspace, Place};
 
 use super::source::Source;
@@ -58,6 +59,43 @@ fn options<'a>(args: &'a Args<'a>, stores: bool) -> impl Iterator<Item = Option<
         at += 1 + taken;
         Some(Some(choice))
     })
+}
+
+/// Checks in cluster mode that the keys of all patterns are in the slot of the sorted key.
+///
+/// # Errors
+/// The error for the client.
+pub(super) fn check_slots(args: &Args<'_>, may_store: bool) -> Result<(), Error> {
+    let own = slot_of(args.at(1));
+    for option in options(args, may_store).map_while(|option| option) {
+        let (name, at) = match option {
+            Choice::By(at) if args.at(at).contains(&b'*') => ("BY", at),
+            Choice::Get(at) if args.at(at) != b"#" => ("GET", at),
+            _ => continue,
+        };
+        if slot_of_pattern(args.at(at)) != Some(own) {
+            return Err(Error::text(format!(
+                "ERR {name} option of SORT denied in Cluster mode when keys formed by the pattern may be in \
+                 different slots."
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the slot of all keys that a pattern can form; `None`: they may have several.
+fn slot_of_pattern(pattern: &[u8]) -> Option<u16> {
+    let (mut open, mut at) = (None, 0);
+    while let Some(byte) = pattern.get(at) {
+        match (byte, open) {
+            (b'*' | b'?' | b'[' | b'\\', _) => return None,
+            (b'{', None) => open = Some(at),
+            (b'}', Some(open)) if at > open + 1 => return Some(slot_of(&pattern[open + 1..at])),
+            _ => {}
+        }
+        at += 1;
+    }
+    Some(slot_of(pattern))
 }
 
 fn denied(option: &str) -> Error {
@@ -234,6 +272,15 @@ mod tests {
     fn keys(before: &str, after: &str, field: Option<&str>) -> Pattern {
         let bytes = |text: &str| text.as_bytes().to_vec();
         Pattern::Keys { before: bytes(before), after: bytes(after), field: field.map(bytes) }
+    }
+
+    #[test]
+    fn the_slot_of_a_pattern_is_its_tags() {
+        assert_eq!(slot_of_pattern(b"{foo}w_*"), Some(slot_of(b"foo")));
+        assert_eq!(slot_of_pattern(b"plain"), Some(slot_of(b"plain")));
+        for pattern in [&b"w_*"[..], b"{f*}x", b"*{foo}", b"{}*", b"{foo*", b"\\{foo}*"] {
+            assert_eq!(slot_of_pattern(pattern), None, "{}", pattern.escape_ascii());
+        }
     }
 
     #[test]

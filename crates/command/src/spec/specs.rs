@@ -268,6 +268,8 @@ const EXTRAS: &[Extra] = &[
     extra("CLIENT|LIST").tips(CHANGES),
     extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
     extra("CLIENT|SETNAME").tips(ALL_NODES_OK),
+    extra("CLUSTERSCAN").keys(&[key(1, NOT_A_KEY)])
+        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"]),
     extra("COMMAND").tips(CHANGES_ORDER),
     extra("COMMANDLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
     extra("COMMANDLOG|LEN")

@@ -8,6 +8,7 @@ mod acl;
 mod apart;
 mod arrays;
 mod check_config;
+mod cluster;
 mod compaction;
 mod differential;
 mod disk;

@@ -1,76 +1,105 @@
-//! CLUSTER and the commands of a cluster's clients. There is no cluster mode, and these reply so, like Redis
-//! with cluster mode off: client libraries use them to detect the mode.
+//! CLUSTER and the commands of a cluster's clients.
+//!
+//! Without cluster mode these reply so, like Redis with cluster mode off: client libraries use them to detect
+//! the mode.
 
+mod lists;
+mod requests;
+mod scan;
+mod slots;
+
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_store::key::slot_of;
-
-use super::{Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, exactly, session};
+use super::{
+    Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session,
+    walk,
+};
+use crate::cluster::view::ClusterView;
+use evenkeel_client::session::Caching;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
-    session("ASKING",    exactly(1), Group::Connection, refuse).fast().scriptable()
+    session("ASKING",    exactly(1), Group::Connection, asking    ).fast().scriptable()
         .without(Flags::LOADING.with(Flags::STALE)),
     session("READONLY",  exactly(1), Group::Connection, read_only ).fast().scriptable(),
     session("READWRITE", exactly(1), Group::Connection, read_write).fast().scriptable(),
+    walk("CLUSTERSCAN",  at_least(2), Group::Keyspace, scan::scan),
     container("CLUSTER", Group::Server, &[
-        alters ("CLUSTER|ADDSLOTS",              at_least(3)),
-        alters ("CLUSTER|ADDSLOTSRANGE",         at_least(4)),
-        alters ("CLUSTER|BUMPEPOCH",             exactly(2) ),
-        alters ("CLUSTER|CANCELSLOTMIGRATIONS",  exactly(2) ),
-        changes("CLUSTER|COUNT-FAILURE-REPORTS", exactly(3) ),
-        asks   ("CLUSTER|COUNTKEYSINSLOT",       exactly(3) ),
-        alters ("CLUSTER|DELSLOTS",              at_least(3)),
-        alters ("CLUSTER|DELSLOTSRANGE",         at_least(4)),
-        alters ("CLUSTER|FAILOVER",              at_least(2)),
-        alters ("CLUSTER|FLUSHSLOTS",            exactly(2) ),
-        alters ("CLUSTER|FORGET",                exactly(3) ),
-        asks   ("CLUSTER|GETKEYSINSLOT",         exactly(4) ),
-        alters ("CLUSTER|GETSLOTMIGRATIONS",     exactly(2) ),
-        asks   ("CLUSTER|HELP",                  exactly(2) ).flag(Flags::LOADING),
-        asks   ("CLUSTER|INFO",                  exactly(2) ).flag(Flags::LOADING),
-        Command { handler: Some(key_slot), ..asks("CLUSTER|KEYSLOT", exactly(3)) },
-        asks   ("CLUSTER|LINKS",                 exactly(2) ),
-        alters ("CLUSTER|MEET",                  at_least(4)),
-        alters ("CLUSTER|MIGRATESLOTS",          at_least(4)),
-        asks   ("CLUSTER|MYID",                  exactly(2) ).flag(Flags::LOADING),
-        asks   ("CLUSTER|MYSHARDID",             exactly(2) ).flag(Flags::LOADING),
-        asks   ("CLUSTER|NODES",                 exactly(2) ).flag(Flags::LOADING),
-        changes("CLUSTER|REPLICAS",              exactly(3) ),
-        alters ("CLUSTER|REPLICATE",             at_least(3)),
-        changes("CLUSTER|RESET",                 at_least(2)).flag(Flags::NOSCRIPT),
-        alters ("CLUSTER|SAVECONFIG",            exactly(2) ),
-        alters ("CLUSTER|SET-CONFIG-EPOCH",      exactly(3) ),
-        alters ("CLUSTER|SETSLOT",               at_least(4)),
-        asks   ("CLUSTER|SHARDS",                exactly(2) ).flag(Flags::LOADING),
-        changes("CLUSTER|SLAVES",                exactly(3) ),
-        asks   ("CLUSTER|SLOT-STATS",            at_least(4)).flag(Flags::LOADING),
-        asks   ("CLUSTER|SLOTS",                 exactly(2) ).flag(Flags::LOADING),
+        alters ("CLUSTER|ADDSLOTS",              at_least(3), requests::add_slots),
+        alters ("CLUSTER|ADDSLOTSRANGE",         at_least(4), requests::add_ranges),
+        alters ("CLUSTER|BUMPEPOCH",             exactly(2),  requests::bump_epoch),
+        alters ("CLUSTER|CANCELSLOTMIGRATIONS",  exactly(2),  requests::cancel_migrations),
+        changes("CLUSTER|COUNT-FAILURE-REPORTS", exactly(3),  lists::failure_reports),
+        asks   ("CLUSTER|COUNTKEYSINSLOT",       exactly(3),  slots::count_keys),
+        alters ("CLUSTER|DELSLOTS",              at_least(3), requests::remove_slots),
+        alters ("CLUSTER|DELSLOTSRANGE",         at_least(4), requests::remove_ranges),
+        alters ("CLUSTER|FAILOVER",              at_least(2), requests::fail_over),
+        alters ("CLUSTER|FLUSHSLOTS",            exactly(2),  requests::flush_slots),
+        alters ("CLUSTER|FORGET",                exactly(3),  requests::forget),
+        asks   ("CLUSTER|GETKEYSINSLOT",         exactly(4),  slots::keys),
+        alters ("CLUSTER|GETSLOTMIGRATIONS",     exactly(2),  requests::migrations),
+        asks   ("CLUSTER|HELP",                  exactly(2),  help).flag(Flags::LOADING),
+        asks   ("CLUSTER|INFO",                  exactly(2),  lists::info).flag(Flags::LOADING),
+        asks   ("CLUSTER|KEYSLOT",               exactly(3),  slots::key_slot),
+        asks   ("CLUSTER|LINKS",                 exactly(2),  lists::links),
+        alters ("CLUSTER|MEET",                  at_least(4), requests::meet),
+        alters ("CLUSTER|MIGRATESLOTS",          at_least(4), requests::migrate_slots),
+        asks   ("CLUSTER|MYID",                  exactly(2),  my_id).flag(Flags::LOADING),
+        asks   ("CLUSTER|MYSHARDID",             exactly(2),  my_shard_id).flag(Flags::LOADING),
+        asks   ("CLUSTER|NODES",                 exactly(2),  lists::nodes).flag(Flags::LOADING),
+        changes("CLUSTER|REPLICAS",              exactly(3),  lists::replicas),
+        alters ("CLUSTER|REPLICATE",             at_least(3), requests::replicate),
+        changes("CLUSTER|RESET",                 at_least(2), requests::reset).flag(Flags::NOSCRIPT),
+        alters ("CLUSTER|SAVECONFIG",            exactly(2),  requests::save),
+        alters ("CLUSTER|SET-CONFIG-EPOCH",      exactly(3),  requests::set_epoch),
+        alters ("CLUSTER|SETSLOT",               at_least(4), requests::set_slot),
+        asks   ("CLUSTER|SHARDS",                exactly(2),  lists::shards).flag(Flags::LOADING),
+        changes("CLUSTER|SLAVES",                exactly(3),  lists::replicas),
+        asks   ("CLUSTER|SLOT-STATS",            at_least(4), slots::statistics).flag(Flags::LOADING),
+        asks   ("CLUSTER|SLOTS",                 exactly(2),  lists::slots).flag(Flags::LOADING),
     ]),
 ];
 
 /// For every user.
-const fn asks(name: &'static str, arity: Arity) -> Command<ServerHandler> {
-    session(name, arity, Group::Server, refuse).scriptable().without(Flags::LOADING)
+const fn asks(name: &'static str, arity: Arity, handler: ServerHandler) -> Command<ServerHandler> {
+    session(name, arity, Group::Server, handler).scriptable().without(Flags::LOADING)
 }
 
 /// For operators.
-const fn changes(name: &'static str, arity: Arity) -> Command<ServerHandler> {
-    asks(name, arity).admin()
+const fn changes(name: &'static str, arity: Arity, handler: ServerHandler) -> Command<ServerHandler> {
+    asks(name, arity, handler).admin()
 }
 
 /// For operators, and refused by Valkey while a replica loads data.
-const fn alters(name: &'static str, arity: Arity) -> Command<ServerHandler> {
-    changes(name, arity).flag(Flags::NO_ASYNC_LOADING)
+const fn alters(name: &'static str, arity: Arity, handler: ServerHandler) -> Command<ServerHandler> {
+    changes(name, arity, handler).flag(Flags::NO_ASYNC_LOADING)
 }
 
-fn refuse(_: &mut ServerCall<'_, '_>) -> Done {
-    Err(Error::text("ERR This instance has cluster support disabled"))
+fn disabled() -> Error {
+    Error::text("ERR This instance has cluster support disabled")
 }
 
-/// READONLY: a client that can be redirected (CLIENT CAPA) nevertheless reads from a replica.
+/// Returns the view under which a call runs.
+///
+/// # Errors
+/// Cluster mode is off.
+fn view(call: &ServerCall<'_, '_>) -> Result<Arc<ClusterView>, Error> {
+    call.server.cluster.as_ref().map(|cluster| cluster.view()).ok_or_else(disabled)
+}
+
+/// ASKING: the next command may use a slot that arrives here.
+fn asking(call: &mut ServerCall<'_, '_>) -> Done {
+    view(call)?;
+    call.session.asking = Caching::Said;
+    call.session.receives_push = true; // so that the end of the next command is noticed
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// READONLY: a client of a replica reads from it on purpose.
 fn read_only(call: &mut ServerCall<'_, '_>) -> Done {
     set_read_only(call, true)
 }
@@ -86,11 +115,24 @@ fn set_read_only(call: &mut ServerCall<'_, '_>, on: bool) -> Done {
     Ok(Flow::Replied)
 }
 
-/// CLUSTER KEYSLOT key
-///
-/// As in Valkey, also without a cluster: keys have slots here, too.
-fn key_slot(call: &mut ServerCall<'_, '_>) -> Done {
-    call.base.reply.int(slot_of(call.base.args.at(2)).into());
+/// CLUSTER HELP
+fn help(call: &mut ServerCall<'_, '_>) -> Done {
+    view(call)?;
+    docs::reply_help(call, "CLUSTER");
+    Ok(Flow::Replied)
+}
+
+/// CLUSTER MYID
+fn my_id(call: &mut ServerCall<'_, '_>) -> Done {
+    let id = view(call)?.me.to_string();
+    call.base.reply.bulk(id.as_bytes());
+    Ok(Flow::Replied)
+}
+
+/// CLUSTER MYSHARDID
+fn my_shard_id(call: &mut ServerCall<'_, '_>) -> Done {
+    let id = view(call)?.shard.to_string();
+    call.base.reply.bulk(id.as_bytes());
     Ok(Flow::Replied)
 }
 

@@ -9,7 +9,7 @@ use crate::executor::append_push;
 use crate::executor::permission;
 use crate::startup::VERSION;
 use evenkeel_acl::{Access, DEFAULT};
-use evenkeel_client::session::ReplyMode;
+use evenkeel_client::session::{Caching, ReplyMode};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
@@ -80,6 +80,7 @@ fn reset(call: &mut ServerCall<'_, '_>) -> Done {
         call.session.reply_mode = ReplyMode::On;
     }
     (call.session.no_touch, call.session.imports) = (false, false);
+    call.session.asking = Caching::Unsaid;
     call.session.become_user(Access::of_new_connection(&call.server.acl));
     let client = &call.session.client;
     for flag in [&client.no_touch, &client.imports, &client.reads_replica] {
@@ -161,7 +162,7 @@ fn greet(call: &mut ServerCall<'_, '_>) {
     reply.int(if resp3 { 3 } else { 2 });
     reply.bulk(b"id");
     reply.int(call.session.client.id as i64);
-    for (name, value) in [("mode", "standalone"), ("role", role)] {
+    for (name, value) in [("mode", call.server.mode()), ("role", role)] {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
     }

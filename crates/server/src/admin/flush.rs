@@ -24,6 +24,9 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
 
 /// SWAPDB index1 index2
 fn swapdb(call: &mut ServerCall<'_, '_>) -> Done {
+    if call.server.cluster.is_some() {
+        return Err(Error::text("ERR SWAPDB is not allowed in cluster mode"));
+    }
     let databases = call.server.core.keyspace.databases() as u32;
     let one = call.base.args.int32(1).map_err(|_| Error::text("ERR invalid first DB index"))?;
     let other = call.base.args.int32(2).map_err(|_| Error::text("ERR invalid second DB index"))?;

@@ -219,6 +219,7 @@ fn deliver(
         Ok(target) => target,
         Err(error) => return Delivered { error: Some(error), ..delivered },
     };
+    let command: &[u8] = if settings.cluster_enabled { b"RESTORE-ASKING" } else { b"RESTORE" };
     for sent in cargo {
         let payload = value_codec::payload(&sent.value, settings);
         let now = clock::unix_ms();
@@ -226,7 +227,7 @@ fn deliver(
             continue;
         }
         let ttl = sent.deadline.map_or(0, |deadline| deadline - now).to_string();
-        let mut words: Vec<&[u8]> = vec![b"RESTORE", &sent.name, ttl.as_bytes(), &payload];
+        let mut words: Vec<&[u8]> = vec![command, &sent.name, ttl.as_bytes(), &payload];
         if options.replaces {
             words.push(b"REPLACE");
         }

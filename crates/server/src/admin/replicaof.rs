@@ -23,6 +23,9 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
 /// It locks all slots: from its reply on, every client finds a replica, or a primary.
 fn replicaof(call: &mut ServerCall<'_, '_>) -> Done {
     let server = call.server;
+    if server.cluster.is_some() {
+        return Err(Error::text("ERR REPLICAOF not allowed in cluster mode."));
+    }
     if server.replication.failover.is_under_way() {
         return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
     }

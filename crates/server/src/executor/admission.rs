@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Executor;
 use super::permission;
+use crate::cluster::routing::{self, Asker, Route};
+use crate::cluster::view::ClusterView;
 use crate::server::Server;
 use evenkeel_client::runner::Request;
 use evenkeel_client::session::Session;
@@ -17,6 +19,8 @@ use evenkeel_scripting::declared;
 
 pub(super) enum Admitted {
     Run(Id),
+    /// Runs if the keys of this slot, which is being moved to or from another node, are here.
+    RunIfPresent(Id, u16),
     Queued,
     Paused,
     HungUp,
@@ -50,6 +54,12 @@ impl Executor {
             && !permission::admit(&self.server, session, id, &request.args, self.ctx.now_ms)?
         {
             return Ok(Admitted::HungUp);
+        }
+        let mut moving = None;
+        if let Some(view) = &self.cluster
+            && !request.key.is_some_and(|(_, place)| view.serves(place.slot()))
+        {
+            moving = self.route(view, session, (row, &request.args))?;
         }
         if session.redirects
             && let Some(error) = self.redirection(session, row, &request.args)
@@ -120,7 +130,30 @@ impl Executor {
             }
             return Ok(Admitted::Queued);
         }
-        Ok(Admitted::Run(id))
+        Ok(match moving {
+            Some(slot) => Admitted::RunIfPresent(id, slot),
+            None => Admitted::Run(id),
+        })
+    }
+
+    /// Checks whether this node serves a command. Returns the slot whose keys have to be here, if the slot is
+    /// being moved.
+    #[inline(never)]
+    fn route(
+        &self,
+        view: &ClusterView,
+        session: &Session,
+        (row, args): (&Spec, &Args<'_>),
+    ) -> Result<Option<u16>, Error> {
+        if session.replays || routing::has_no_slot(row) {
+            return Ok(None);
+        }
+        let flags = declared::flags_of_call(row, args, &self.server.scripts);
+        let writes = has((row, flags), session, Flags::WRITE);
+        match (Asker { view, settings: &self.settings, session }).route(row, args, writes)? {
+            Route::Here => Ok(None),
+            Route::IfPresent(slot) => Ok(Some(slot)),
+        }
     }
 
     /// Returns the error of a malformed command, or tells a client that has to authenticate first nothing

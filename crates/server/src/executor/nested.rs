@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_store::Key;
+use evenkeel_store::{Key, Place};
 
 use super::Parts;
 use super::permission;
@@ -18,7 +18,7 @@ use evenkeel_command::flow::Done;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::table::table;
-use evenkeel_command::{Args, Call, Id};
+use evenkeel_command::{Args, Call, Flags, Id, LockScope};
 use evenkeel_runtime::clock;
 
 /// Runs a command that a script calls, under the script's locks; `reply` is empty. Its errors are counted
@@ -100,4 +100,26 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
     stats.ran(queued.id, spent.ticks, failed, call.base.settings.latency_tracking);
     let client = &call.session.client;
     observe::ended(server, call.base.settings, call.worker, client, (row, args, &spent));
+}
+
+/// Collects the places of all keys that EXEC needs: of the queued commands and the watched keys. Returns
+/// `false` if they are not known beforehand, and everything has to be locked.
+pub(super) fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> bool {
+    places.clear();
+    let databases = server.core.keyspace.databases() as u32;
+    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
+        let row = table().row(queued.id);
+        let args = queued.args.as_args();
+        // A change of permissions waits for other threads' commands; see `ServerCall::reply_in_force`.
+        let is_apart = row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::ADMIN);
+        if !matches!(row.lock_scope_in(&args), LockScope::Keys) && !is_apart {
+            return false;
+        }
+        row.keys.for_each(&args, session.db, databases, |index, db| {
+            places.push(server.core.keyspace.key(db, args.at(index)).place);
+        });
+    }
+    let watched = session.watching.iter().flat_map(|watching| &watching.keys);
+    places.extend(watched.map(|(db, key)| server.core.keyspace.key(*db, key).place));
+    true
 }

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::cluster::leaving::gone;
 use crate::executor::Executor;
 use crate::executor::admission;
 use crate::executor::permission;
@@ -480,6 +481,12 @@ impl OffloadJob {
             if let Some(refusal) = admission::refusal(&server, (row, row.flags), session) {
                 server.core.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
+            }
+            if let Some(view) = &executor.cluster
+                && let Some(error) = gone(view, &executor.settings, &self.client, (row, &args))
+            {
+                server.core.keyspace.leave(&mut executor.ctx);
+                return Err(error);
             }
             let is_paused = admission::is_paused(&server, (row, &args), session, executor.ctx.now_ms);
             if !is_paused && !admission::waits_for_journal(&server, row, session) {

@@ -13,6 +13,7 @@ use evenkeel_store::Key;
 
 use super::{admission, nested, permission};
 use crate::admin::ServerCall;
+use crate::cluster::routing::Asker;
 use crate::observe::stats::add;
 use crate::server::Server;
 
@@ -55,6 +56,19 @@ impl ScriptHost for ScriptThread<'_> {
 
     fn may_call(&self, session: &mut Session, (id, args): (Id, &Args<'_>)) -> bool {
         permission::may_call(self.server, session, id, args)
+    }
+
+    fn check_slots(
+        &self,
+        (base, session): (&mut Call<'_, '_>, &Session),
+        command: (&Spec, &Args<'_>),
+        keys: &[Key<'_>],
+    ) -> Result<Option<u16>, Error> {
+        let Some(cluster) = &self.server.cluster else { return Ok(None) };
+        let settings = base.settings;
+        cluster.with_view(self.worker, |view| {
+            Asker { view, settings, session }.judge_in_script(command, keys, base.guard)
+        })
     }
 
     fn refusal(&self, command: (&Spec, Flags), session: &Session) -> Option<Error> {

@@ -65,6 +65,7 @@ pub(crate) struct ClientState {
     /// CLIENT TRACKING: the bits of its mode, the client to which it is redirected, its prefixes.
     pub(super) tracking: Option<(u32, u64, Vec<ByteBuf>)>,
     caching: u8,
+    asking: u8,
     monitors: bool,
     reply_mode: u8,
     fieldsets: Vec<(ByteBuf, Vec<ByteBuf>)>,
@@ -113,6 +114,22 @@ fn owned(words: &[ByteBuf]) -> OwnedArgs {
 /// Milliseconds until a deadline, at least one.
 fn left_ms(deadline: Instant) -> u64 {
     (deadline.saturating_duration_since(Instant::now()).as_millis() as u64).max(1)
+}
+
+fn number_of(caching: Caching) -> u8 {
+    match caching {
+        Caching::Unsaid => 0,
+        Caching::Said => 1,
+        Caching::Holds => 2,
+    }
+}
+
+fn caching_of(number: u8) -> Caching {
+    match number {
+        1 => Caching::Said,
+        2 => Caching::Holds,
+        _ => Caching::Unsaid,
+    }
 }
 
 impl ClientState {
@@ -190,11 +207,8 @@ impl ClientState {
             patterns: names(SubscriptionKind::Pattern),
             shards: names(SubscriptionKind::Shard),
             tracking,
-            caching: match session.caching {
-                Caching::Unsaid => 0,
-                Caching::Said => 1,
-                Caching::Holds => 2,
-            },
+            caching: number_of(session.caching),
+            asking: number_of(session.asking),
             monitors: session.monitors,
             reply_mode: match session.reply_mode {
                 ReplyMode::On => 0,
@@ -249,11 +263,8 @@ impl ClientState {
             // Its writes are in the journal of the former process, and all of these are older than this.
             session.last_record = server.core.keyspace.journal.last();
         }
-        session.caching = match self.caching {
-            1 => Caching::Said,
-            2 => Caching::Holds,
-            _ => Caching::Unsaid,
-        };
+        session.caching = caching_of(self.caching);
+        session.asking = caching_of(self.asking);
         session.reply_mode = match self.reply_mode {
             1 => ReplyMode::Off,
             2 => ReplyMode::SkipNext,
@@ -291,7 +302,10 @@ impl ClientState {
             }
         }
         input.extend_from_slice(&self.input);
-        session.receives_push = session.subscriptions.is_some() || session.monitors || session.is_notified;
+        session.receives_push = session.subscriptions.is_some()
+            || session.monitors
+            || session.is_notified
+            || session.asking != Caching::Unsaid;
         let mut connection = Box::new(Connection::new(socket, session));
         connection.reader.keep(&input);
         connection.is_ready = true;

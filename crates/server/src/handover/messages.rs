@@ -102,6 +102,8 @@ pub(super) struct State {
     pub(super) primary: Option<(String, u16)>,
     /// CLIENT PAUSE: whether all commands wait, and the end in milliseconds since the Unix epoch.
     pub(super) pause: Option<(bool, u64)>,
+    /// In cluster mode the map, in the form of its file; otherwise empty.
+    pub(super) cluster: String,
 }
 
 pub(super) fn send(

@@ -548,6 +548,7 @@ fn send_sockets<'f>(
         has_log: server.persist.aof.is_on(),
         primary: server.replication.link.target().map(|target| (target.host, target.port)),
         pause: server.core.pause.of(Pauser::Client, now_ms),
+        cluster: server.cluster.as_ref().map(|cluster| cluster.to_text()).unwrap_or_default(),
     };
     successor.send(&ToSuccessor::State(Box::new(state)), &[])
 }

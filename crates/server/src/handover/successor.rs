@@ -226,6 +226,9 @@ fn take_sockets(
     if server.replication.follows_predecessor() != Follows::UpToDate {
         return Err("the stream of writes has ended".into());
     }
+    if let Some(cluster) = &server.cluster {
+        cluster.take_over(&state.cluster, settings)?;
+    }
     server.hub.clients.skip_ids(state.last_client);
     let mut taken = Taken { connections: Vec::new(), watching: Vec::new(), tracking: Vec::new(), state };
     taken.restore(server, clients);

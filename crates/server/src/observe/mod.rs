@@ -13,6 +13,7 @@ pub(crate) mod rates;
 pub(crate) mod recorder;
 pub(crate) mod sampler;
 mod sketch;
+pub(crate) mod slot_stats;
 pub(crate) mod stats;
 
 use crate::server::Server;
@@ -21,7 +22,7 @@ use evenkeel_client::clients::ClientInfo;
 use evenkeel_command::{Args, Spec};
 use evenkeel_config::Settings;
 
-/// Passes a command that has ended to the command logs and the count of hot keys.
+/// Passes a command that has ended to the command logs and the counts of hot keys and slots.
 #[inline]
 pub(crate) fn ended(
     server: &Server,
@@ -32,6 +33,11 @@ pub(crate) fn ended(
 ) {
     if server.commandlog.wants(command.2) {
         commandlog::note(server, settings, worker, client, command);
+    }
+    if settings.cluster_slot_stats_enabled
+        && let Some(cluster) = &server.cluster
+    {
+        cluster.slot_stats.note(worker, command);
     }
     if server.hotkeys.is_on() {
         server.hotkeys.note(&server.core.keyspace, worker, command);

@@ -12,6 +12,7 @@ use std::path::Path;
 use evenkeel_rdb::aof::StoredData;
 
 use super::raise_file_limit;
+use crate::cluster;
 use crate::observe::process;
 use evenkeel_acl::Acl;
 use evenkeel_config::{DisklessLoad, Preload, Settings, cause};
@@ -63,6 +64,7 @@ pub(crate) fn check(settings: &Settings, has_dir: bool) -> Findings {
     if has_dir {
         found.mistakes.extend(unwritable(settings));
         found.note(data(settings));
+        found.note(cluster::check(settings));
         found.remarks.extend(holder(settings));
     }
     found.mistakes.extend(beyond_machine(settings));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
+use crate::cluster::leaving;
 use crate::observe::stats::add;
 use crate::worker::connection::Connection;
 use evenkeel_client::clients::ClientInfo;
@@ -21,6 +22,19 @@ impl Worker {
                 // connection's here.
                 self.connections.put_back(token, connection);
             }
+        }
+    }
+
+    /// Ends subscriptions to shard channels whose slots have left this node.
+    pub(super) fn end_shard_channels(&mut self) {
+        let server = self.server.clone();
+        let Some(view) = server.cluster.as_ref().map(|cluster| cluster.view()) else { return };
+        for token in self.connections.tokens() {
+            let Some(mut connection) = self.connections.take(token) else { continue };
+            if connection.client().shards.load(Relaxed) > 0 {
+                leaving::unsubscribe(&server, &view, &mut connection.session);
+            }
+            self.deliver(token, connection);
         }
     }
 

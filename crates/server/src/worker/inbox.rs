@@ -38,6 +38,8 @@ pub(crate) enum Message {
     Settle,
     /// More of the journal is on disk.
     Durable,
+    /// Slots with shard channels have left this node.
+    ShardsLeft,
     /// Do nothing until the end of this, for a hand-over.
     Freeze(Arc<Freeze>),
 }

@@ -51,6 +51,24 @@ impl SlotGuard<'_> {
         }
     }
 
+    /// Like [`SlotGuard::scan`], within the cursor's slot. Returns the start of the next slot, or zero behind
+    /// the last slot, when the slot is over.
+    pub fn scan_in_slot(
+        &mut self,
+        db: usize,
+        cursor: Cursor,
+        count: usize,
+        kind: Option<Kind>,
+        mut f: impl FnMut(View<'_>),
+    ) -> Cursor {
+        let slot = cursor.slot();
+        if self.keyspace().db_if_used(db).is_none() {
+            return if slot + 1 == SLOTS { Cursor(0) } else { Cursor::new(slot + 1, 0, 0) };
+        }
+        let place = Place::new(db as u32, slot as u16);
+        self.visit(place, |guard| guard.scan_slot(place, cursor, count, kind, &mut 0, &mut f))
+    }
+
     fn scan_slot(
         &mut self,
         place: Place,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::SlotGuard;
-use crate::key::Key;
+use crate::key::{Key, Place};
 use crate::notify::subscribers::SlotSubscribers;
-use crate::notify::watch::Watch;
+use crate::notify::watch::{Change, Watch};
 
 impl SlotGuard<'_> {
     /// Touches `watch` when the key changes from now on. Returns false if it was watching the key already.
@@ -26,6 +26,22 @@ impl SlotGuard<'_> {
         let is_stale = |subscribers: &mut SlotSubscribers| subscribers.watchers.is_stale(key.bytes, watch);
         let subscribers = &self.slot_of_place(key.place).subscribers;
         self.has_expired(key) && !SlotSubscribers::if_any(subscribers, is_stale).unwrap_or(false)
+    }
+
+    /// Touches all watches of keys in some slots of a database, since these keys are no longer here. The
+    /// guard holds nothing.
+    pub fn touch_watches_in(&mut self, db: usize, slots: impl Iterator<Item = u16>) {
+        if self.keyspace().watches.load(Relaxed) == 0 || self.keyspace().db_if_used(db).is_none() {
+            return;
+        }
+        for slot in slots {
+            self.visit(Place::new(db as u32, slot), |guard| {
+                let subscribers = &guard.slot_of_place(Place::new(db as u32, slot)).subscribers;
+                SlotSubscribers::if_any(subscribers, |subscribers| {
+                    subscribers.watchers.touch_all(|_| Change::Written);
+                });
+            });
+        }
     }
 
     /// Ends a watch of a key that [`SlotGuard::watch`] began.

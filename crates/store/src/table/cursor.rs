@@ -22,7 +22,12 @@ impl Cursor {
         Cursor((prefix << TAG_BITS | tag) << SLOT_BITS | slot as u64)
     }
 
-    pub(crate) fn slot(self) -> usize {
+    /// The start of a slot.
+    pub fn of_slot(slot: u16) -> Cursor {
+        Cursor::new(usize::from(slot), 0, 0)
+    }
+
+    pub fn slot(self) -> usize {
         self.0 as usize & (SLOTS - 1)
     }
 

@@ -180,3 +180,20 @@ fn one_upgrade_at_a_time() {
     std::thread::sleep(Duration::from_millis(10));
     assert_eq!(client.run("DBSIZE").to_string(), ":200000");
 }
+
+/// Also if the map was changed after the start.
+#[test]
+fn a_node_of_a_cluster_keeps_its_identity() {
+    let server = start(&["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]);
+    let mut client = server.connect();
+    let mut run = |line: &str| client.run(line).to_string();
+    assert_eq!(run("CLUSTER DELSLOTS 7"), "OK");
+    assert_eq!(run("SET foo v"), "OK");
+    let before = ["NODES", "MYSHARDID", "SLOTS"].map(|word| run(&format!("CLUSTER {word}")));
+    must_upgrade(&server);
+    assert_eq!(before, ["NODES", "MYSHARDID", "SLOTS"].map(|word| run(&format!("CLUSTER {word}"))));
+    assert_eq!(run("GET foo"), "\"v\"");
+    assert_eq!(run("SET {foo}2 v"), "OK");
+    assert_eq!(run("CLUSTER ADDSLOTS 7"), "OK");
+    assert!(run("CLUSTER NODES").contains("connected 0-16383"));
+}

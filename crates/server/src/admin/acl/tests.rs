@@ -614,8 +614,8 @@ fn rules_may_name_absent_reference_commands() {
         > ACL SETUSER ann -sentinel          < -ERR *Unknown command or category name in ACL
         > ACL DRYRUN ann cluster slots       < OK
         > ACL DRYRUN ann get k               < \"*no permissions to run the 'get' command\"
-        > ACL SETUSER ann -clusterscan       < OK
-        > CLUSTERSCAN                        < -ERR unknown command *
+        > ACL SETUSER ann -cluster|flushslot < OK
+        > CLUSTER FLUSHSLOT 1                < -ERR unknown subcommand *
         ",
     );
     for reference in [Reference::Redis, Reference::Valkey] {

@@ -41,7 +41,7 @@ pub(super) fn server(facts: &Facts<'_>, fields: &mut Fields<'_>) {
     fields.field("redis_git_sha1", "00000000");
     fields.field("redis_git_dirty", 0);
     fields.field("redis_build_id", format_args!("{BUILD_ID:016x}"));
-    fields.field("redis_mode", "standalone");
+    fields.field("redis_mode", facts.server.mode());
     fields.field("server_mode", "standalone");
     fields.field("os", process::system_name());
     fields.field("arch_bits", usize::BITS);
@@ -203,8 +203,8 @@ pub(super) fn cpu(facts: &Facts<'_>, fields: &mut Fields<'_>) {
     fields.decimals("used_active_time_main_thread", busy_us as f64 / 1e6, 6);
 }
 
-pub(super) fn cluster(_: &Facts<'_>, fields: &mut Fields<'_>) {
-    fields.field("cluster_enabled", 0);
+pub(super) fn cluster(facts: &Facts<'_>, fields: &mut Fields<'_>) {
+    fields.field("cluster_enabled", u8::from(facts.server.cluster.is_some()));
 }
 
 pub(super) fn keyspace(facts: &Facts<'_>, fields: &mut Fields<'_>) {

@@ -52,7 +52,7 @@ fn instance(facts: &Facts<'_>, out: &mut Exposition) {
             ("role", if server.replication.is_replica() { "slave" } else { "master" }),
             ("redis_version", &version),
             ("redis_build_id", &format!("{BUILD_ID:016x}")),
-            ("redis_mode", "standalone"),
+            ("redis_mode", server.mode()),
             ("os", &process::system_name()),
             ("maxmemory_policy", settings.maxmemory_policy.name()),
             ("tcp_port", &port.to_string()),

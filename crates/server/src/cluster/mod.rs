@@ -1,0 +1,244 @@
+//! Cluster mode: this server as a node that owns some of the slots.
+//!
+//! | file | |
+//! |---|---|
+//! | `view.rs` | the map, seen from this node: what workers consult |
+//! | `routing.rs` | whether this node serves a command |
+//! | `endpoint.rs` | the addresses of nodes for clients |
+//! | `leaving.rs` | what ends when slots leave: waits, watches, tracked keys, shard channels |
+//! | `owner.rs`, `changes.rs` | who may change the map, and the map that follows |
+//!
+//! **A map is in force when [`Server::publish_map`] returns.** Workers take the new view with their next
+//! batch, inside the gate; the caller waits until all batches that began before have ended. A command that
+//! was admitted under the old map has then run, and what it left behind (a wait, a watch, a subscription) is
+//! there to be found.
+
+pub(crate) mod changes;
+pub(crate) mod endpoint;
+pub(crate) mod leaving;
+pub(crate) mod owner;
+pub(crate) mod routing;
+pub(crate) mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use evenkeel_cluster::{Address, Map, Node, NodeId, SLOTS, Shard, ShardId, nodes_file};
+use evenkeel_config::Settings;
+use evenkeel_runtime::random;
+use evenkeel_store::ThreadContext;
+use parking_lot::{Mutex, RwLock};
+
+use crate::observe::slot_stats::SlotStats;
+use crate::server::Server;
+use owner::{FileOwner, MapOwner, MapRequest};
+use view::ClusterView;
+
+/// Poll interval for the end of the batches that began under the map before.
+const LANDING_POLL_INTERVAL: Duration = Duration::from_micros(50);
+
+/// A thread's view, on a cache line of its own: it is read for each command of a script.
+#[repr(align(128))]
+struct ThreadView(RwLock<Arc<ClusterView>>);
+
+/// The state of cluster mode; see the module's text.
+pub(crate) struct Cluster {
+    /// Absent in servers of tests, whose map is in memory alone.
+    owner: OnceLock<Box<dyn MapOwner>>,
+    /// One change of the map at a time.
+    changing: Mutex<()>,
+    /// The map, and this node's identity in it.
+    map: Mutex<(Arc<Map>, NodeId)>,
+    view: RwLock<Arc<ClusterView>>,
+    threads: Box<[ThreadView]>,
+    pub(crate) slot_stats: SlotStats,
+    /// For the thread that publishes a map.
+    ctx: Mutex<ThreadContext>,
+}
+
+impl Cluster {
+    /// Creates the state of a node that is alone and owns all slots, for `threads` threads.
+    pub(crate) fn alone(settings: &Settings, threads: usize, ctx: ThreadContext) -> Cluster {
+        let (me, shard) = (NodeId::new(random_id()), ShardId::new(random_id()));
+        let node = Node { address: Address::default(), shard, is_alive: true };
+        let slots = (0..SLOTS as u16).collect();
+        let own = Shard { primary: Some(me), in_sync: [me].into(), slots, ..Shard::default() };
+        let map = Map::new(1, [(me, node)].into(), [(shard, own)].into());
+        let map = Arc::new(map);
+        let view = Arc::new(ClusterView::new(map.clone(), me, settings));
+        Cluster {
+            owner: OnceLock::new(),
+            changing: Mutex::default(),
+            map: Mutex::new((map, me)),
+            view: RwLock::new(view.clone()),
+            threads: (0..threads).map(|_| ThreadView(RwLock::new(view.clone()))).collect(),
+            slot_stats: SlotStats::new(threads),
+            ctx: Mutex::new(ctx),
+        }
+    }
+
+    /// Returns the newest view.
+    pub(crate) fn view(&self) -> Arc<ClusterView> {
+        self.view.read().clone()
+    }
+
+    /// Makes the newest view that of a thread, and returns it.
+    pub(crate) fn follow(&self, thread: usize) -> Arc<ClusterView> {
+        let view = self.view();
+        *self.threads[thread].0.write() = view.clone();
+        view
+    }
+
+    /// Calls `f` with the view under which a thread runs its batch. `f` calls nothing of this type.
+    pub(crate) fn with_view<R>(&self, thread: usize, f: impl FnOnce(&ClusterView) -> R) -> R {
+        f(&self.threads[thread].0.read())
+    }
+
+    /// Makes the view of the map under settings that are about to come into force. Called by one thread at a
+    /// time.
+    pub(crate) fn follow_settings(&self, settings: &Settings) {
+        let (map, me) = self.map.lock().clone();
+        let new = Arc::new(ClusterView::new(map, me, settings));
+        *self.view.write() = new;
+    }
+
+    /// Reads `cluster-config-file`, or creates it. From now on changes are kept there. Called before clients
+    /// are served.
+    ///
+    /// # Errors
+    /// The reason why the server cannot start with this file.
+    pub(crate) fn open_file(&self, settings: &Settings) -> Result<(), String> {
+        let path = path_of(settings);
+        let owner = FileOwner::new(path.clone());
+        match read_file(&path)? {
+            Some(content) => self.replace((content.map, content.me), settings),
+            None => log::info!("No cluster configuration found, I'm {}", self.view().me),
+        }
+        // With the address that this node has now.
+        let kept = owner.change(&self.view(), &MapRequest::Save)?;
+        self.replace((kept.map, kept.me), settings);
+        let _ = self.owner.set(Box::new(owner));
+        let view = self.view();
+        log::info!(
+            "Node configuration loaded, I'm {}, {} of {SLOTS} slots have an owner",
+            view.me,
+            view.map.assigned()
+        );
+        Ok(())
+    }
+
+    /// Returns the map as a text, for a process that takes over.
+    pub(crate) fn to_text(&self) -> String {
+        let view = self.view();
+        nodes_file::write(&view.map, view.me)
+    }
+
+    /// Goes on with the map of the process before, which keeps its file as it is.
+    ///
+    /// # Errors
+    /// The reason why this process cannot take over.
+    pub(crate) fn take_over(&self, text: &str, settings: &Settings) -> Result<(), String> {
+        let content = nodes_file::read(text)?;
+        self.replace((content.map, content.me), settings);
+        let _ = self.owner.set(Box::new(FileOwner::new(path_of(settings))));
+        Ok(())
+    }
+
+    /// Replaces the map before clients are served.
+    fn replace(&self, (map, me): (Map, NodeId), settings: &Settings) {
+        *self.map.lock() = (Arc::new(map), me);
+        self.follow_settings(settings);
+    }
+}
+
+fn path_of(settings: &Settings) -> PathBuf {
+    settings.dir.join(&settings.cluster_config_file)
+}
+
+/// Checks what keeps a node of a cluster from starting with these settings.
+///
+/// # Errors
+/// The reason.
+pub(crate) fn check(settings: &Settings) -> Result<(), String> {
+    if !settings.cluster_enabled {
+        return Ok(());
+    }
+    if settings.replicaof.is_some() {
+        return Err("replicaof directive not allowed in cluster mode".into());
+    }
+    read_file(&path_of(settings)).map(|_| ())
+}
+
+fn read_file(path: &Path) -> Result<Option<nodes_file::Content>, String> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(format!("Cannot read {}: {}", path.display(), evenkeel_config::cause(&error)));
+        }
+    };
+    let damaged = |reason: String| {
+        format!(
+            "Unrecoverable error: corrupted cluster config file {}: {reason}. Repair it, or remove it to \
+             begin a cluster anew",
+            path.display()
+        )
+    };
+    let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text".into()))?;
+    nodes_file::read(&text).map(Some).map_err(damaged)
+}
+
+/// Returns the bytes of a new identity.
+pub(crate) fn random_id() -> [u8; 20] {
+    let mut bytes = [0; 20];
+    for part in bytes.chunks_mut(8) {
+        let random = random::random_seed().to_le_bytes();
+        part.copy_from_slice(&random[..part.len()]);
+    }
+    bytes
+}
+
+impl Server {
+    /// Makes `map` the server's map, in which it is the node `me`. When this returns, no command runs any
+    /// more that was admitted under the map before, and clients that waited, watched or listened in slots
+    /// that have left have their replies. The caller is outside the gate. Nothing happens without cluster
+    /// mode.
+    pub(crate) fn publish_map(&self, map: Map, me: NodeId) {
+        let Some(cluster) = &self.cluster else { return };
+        let mut ctx = cluster.ctx.lock(); // one map at a time
+        let old = cluster.view();
+        *cluster.map.lock() = (Arc::new(map), me);
+        // The same settings anew: one thread at a time makes a view, of the newest map and settings.
+        let renewed =
+            self.core.change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.clone()));
+        renewed.unwrap_or_else(|never| match never {});
+        let in_flight = self.core.keyspace.in_flight();
+        while !self.core.keyspace.has_landed(&in_flight) && !self.core.is_stopping() {
+            std::thread::sleep(LANDING_POLL_INTERVAL);
+        }
+        leaving::follow(self, &old, &cluster.view(), &mut ctx);
+    }
+
+    /// Changes the map by a request, keeps it, and publishes it. The caller is outside the gate, and may wait
+    /// for a disk.
+    ///
+    /// # Errors
+    /// The reason for the client, without a code. The map stays.
+    pub(crate) fn change_map(&self, request: &MapRequest) -> Result<(), String> {
+        let Some(cluster) = &self.cluster else {
+            return Err("This instance has cluster support disabled".into());
+        };
+        let _one_at_a_time = cluster.changing.lock();
+        let view = cluster.view();
+        let changed = match cluster.owner.get() {
+            Some(owner) => owner.change(&view, request)?,
+            None => changes::apply(&view, request)?,
+        };
+        self.publish_map(changed.map, changed.me);
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! What a worker knows of the cluster: the map, seen from this node.
+//!
+//! A view is immutable and replaced as a whole. A worker takes a new view where it takes changed settings,
+//! inside the gate before a batch, so a batch runs under a single view.
+
+use std::sync::Arc;
+
+use evenkeel_cluster::{Address, Map, NodeId, SLOTS, Shard, ShardId};
+use evenkeel_config::Settings;
+
+/// A slot, as this node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SlotState {
+    /// No shard owns it, or the shard has no primary.
+    Unowned,
+    /// Another shard owns it.
+    Other,
+    /// This node's shard owns it.
+    Own,
+    /// This node's shard owns it, and its keys leave one by one.
+    Migrating,
+    /// Another shard owns it, and its keys arrive here one by one.
+    Importing,
+}
+
+/// See the module's text.
+pub(crate) struct ClusterView {
+    pub(crate) map: Arc<Map>,
+    pub(crate) me: NodeId,
+    pub(crate) shard: ShardId,
+    /// This node is the primary of its shard.
+    pub(crate) is_primary: bool,
+    /// The cluster serves all commands: see `cluster-require-full-coverage`.
+    pub(crate) is_up: bool,
+    /// This node's address, as its settings and the map say. The IP address may be empty.
+    pub(crate) address: Address,
+    /// A bit for each slot: commands on its keys need no further look.
+    served: Box<[u64; SLOTS / 64]>,
+    states: Box<[SlotState; SLOTS]>,
+}
+
+impl ClusterView {
+    /// Returns the view of node `me`, which is in the map.
+    pub(crate) fn new(map: Arc<Map>, me: NodeId, settings: &Settings) -> ClusterView {
+        let node = map.node(me);
+        let shard = node.map_or(ShardId::new([0; 20]), |node| node.shard);
+        let is_primary = map.shard(shard).is_some_and(|own| own.primary == Some(me));
+        let address = own_address(node.map(|node| &node.address), settings);
+        let states = states(&map, shard);
+        let is_up = !settings.cluster_require_full_coverage || !states.contains(&SlotState::Unowned);
+        let mut served = Box::new([0; SLOTS / 64]);
+        if is_up && is_primary {
+            for (slot, state) in states.iter().enumerate() {
+                served[slot / 64] |= u64::from(*state == SlotState::Own) << (slot % 64);
+            }
+        }
+        ClusterView { map, me, shard, is_primary, is_up, address, served, states }
+    }
+
+    /// Whether this node serves the keys of a slot, without any further condition.
+    #[inline]
+    pub(crate) fn serves(&self, slot: usize) -> bool {
+        self.served[slot / 64] >> (slot % 64) & 1 != 0
+    }
+
+    pub(crate) fn state(&self, slot: u16) -> SlotState {
+        self.states[usize::from(slot)]
+    }
+
+    /// Whether clients may find keys of a slot here: as its owner, or while it is moved.
+    pub(crate) fn has(&self, slot: u16) -> bool {
+        !matches!(self.state(slot), SlotState::Unowned | SlotState::Other)
+    }
+
+    /// Returns the node that serves writes to a slot.
+    pub(crate) fn primary_of(&self, slot: u16) -> Option<NodeId> {
+        self.map.owner(slot).and_then(|(_, shard)| shard.primary)
+    }
+
+    /// Returns the node to which, or from which, a slot is moved.
+    pub(crate) fn partner(&self, slot: u16) -> Option<NodeId> {
+        let own = self.map.shard(self.shard)?;
+        let other = own.migrating.get(&slot).or_else(|| own.importing.get(&slot))?;
+        self.map.shard(*other).and_then(|shard| shard.primary)
+    }
+
+    /// Returns the address of a node; of this node, as its settings say.
+    pub(crate) fn address_of(&self, id: NodeId) -> Option<&Address> {
+        if id == self.me { Some(&self.address) } else { self.map.node(id).map(|node| &node.address) }
+    }
+}
+
+/// Whether the primary of a shard is there.
+fn is_served(map: &Map, shard: &Shard) -> bool {
+    shard.primary.and_then(|id| map.node(id)).is_some_and(|node| node.is_alive)
+}
+
+fn states(map: &Map, own: ShardId) -> Box<[SlotState; SLOTS]> {
+    let mut states = Box::new([SlotState::Unowned; SLOTS]);
+    for (id, shard) in map.shards() {
+        for slot in shard.slots.iter() {
+            let is_owner = map.owner(slot).is_some_and(|(owner, _)| owner == *id);
+            states[usize::from(slot)] = match () {
+                () if !is_owner => continue,
+                () if !is_served(map, shard) => SlotState::Unowned,
+                () if *id != own => SlotState::Other,
+                () if shard.migrating.contains_key(&slot) => SlotState::Migrating,
+                () => SlotState::Own,
+            };
+        }
+    }
+    for slot in map.shard(own).into_iter().flat_map(|shard| shard.importing.keys()) {
+        if let Some(state @ SlotState::Other) = states.get_mut(usize::from(*slot)) {
+            *state = SlotState::Importing;
+        }
+    }
+    states
+}
+
+/// Returns this node's address: as the settings announce it, otherwise as it stands in the map.
+fn own_address(in_map: Option<&Address>, settings: &Settings) -> Address {
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    let or = |port: u16, otherwise: u16| if port == 0 { otherwise } else { port };
+    let announced = text(&settings.cluster_announce_ip);
+    let ip = if announced.is_empty() {
+        in_map.map(|address| address.ip.clone()).unwrap_or_default()
+    } else {
+        announced
+    };
+    Address {
+        ip,
+        port: or(settings.cluster_announce_port, settings.port),
+        tls_port: or(settings.cluster_announce_tls_port, settings.tls_port),
+        hostname: text(&settings.cluster_announce_hostname),
+        human_name: text(&settings.cluster_announce_human_nodename),
+        client_ipv4: text(&settings.cluster_announce_client_ipv4),
+        client_ipv6: text(&settings.cluster_announce_client_ipv6),
+        client_port: settings.cluster_announce_client_port,
+        client_tls_port: settings.cluster_announce_client_tls_port,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use evenkeel_cluster::{Node, SlotRanges};
+
+    use super::*;
+
+    fn ids() -> [(NodeId, ShardId); 3] {
+        [1, 2, 3].map(|byte| (NodeId::new([byte; 20]), ShardId::new([byte; 20])))
+    }
+
+    /// Three shards of a node each. The second owns 100..=199, the third the rest above it but 16383.
+    fn map() -> Map {
+        let ranges: [SlotRanges; 3] = [(0..=99).collect(), (100..=199).collect(), (200..=16_382).collect()];
+        let mut shards: BTreeMap<ShardId, Shard> = BTreeMap::new();
+        let mut nodes = BTreeMap::new();
+        for ((node, shard), slots) in ids().into_iter().zip(ranges) {
+            nodes.insert(node, Node { address: Address::default(), shard, is_alive: true });
+            shards.insert(shard, Shard { primary: Some(node), slots, ..Shard::default() });
+        }
+        let first = shards.get_mut(&ids()[0].1).expect("the first shard");
+        first.migrating.insert(5, ids()[1].1);
+        first.importing.insert(150, ids()[1].1);
+        Map::new(1, nodes, shards)
+    }
+
+    fn settings(pairs: &[(&[u8], &[u8])]) -> Settings {
+        Settings::default().set(pairs, true).map(|(settings, _)| settings).expect("good values")
+    }
+
+    #[test]
+    fn a_slot_is_served_by_its_owner_alone() {
+        let settings = settings(&[(b"cluster-require-full-coverage", b"no")]);
+        let view = ClusterView::new(Arc::new(map()), ids()[0].0, &settings);
+        let states = [0, 5, 100, 150, 16_383].map(|slot| view.state(slot));
+        use SlotState::*;
+        assert_eq!(states, [Own, Migrating, Other, Importing, Unowned]);
+        assert_eq!(
+            [0, 5, 100, 150, 16_383].map(|slot| view.serves(slot)),
+            [true, false, false, false, false]
+        );
+        assert_eq!((view.partner(5), view.partner(150)), (Some(ids()[1].0), Some(ids()[1].0)));
+        assert_eq!((view.primary_of(200), view.primary_of(16_383)), (Some(ids()[2].0), None));
+    }
+
+    #[test]
+    fn nothing_is_served_while_a_slot_has_no_owner() {
+        let view = ClusterView::new(Arc::new(map()), ids()[0].0, &settings(&[]));
+        assert!(!view.is_up && !view.serves(0) && view.state(0) == SlotState::Own);
+    }
+
+    #[test]
+    fn a_shard_without_its_primary_owns_nothing() {
+        let mut nodes = map().nodes().clone();
+        nodes.get_mut(&ids()[1].0).expect("the second node").is_alive = false;
+        let map = Map::new(2, nodes, map().shards().clone());
+        let view = ClusterView::new(Arc::new(map), ids()[0].0, &settings(&[]));
+        assert_eq!((view.state(100), view.state(200)), (SlotState::Unowned, SlotState::Other));
+    }
+
+    #[test]
+    fn settings_announce_this_nodes_address() {
+        let settings = settings(&[
+            (b"cluster-announce-ip", b"10.0.0.1"),
+            (b"cluster-announce-port", b"7"),
+            (b"cluster-announce-hostname", b"host"),
+        ]);
+        let view = ClusterView::new(Arc::new(map()), ids()[0].0, &settings);
+        assert_eq!(
+            (view.address.ip.as_str(), view.address.port, view.address.hostname.as_str()),
+            ("10.0.0.1", 7, "host")
+        );
+        assert_eq!(view.address_of(ids()[1].0), Some(&Address::default()));
+    }
+}
