@@ -103,6 +103,16 @@ pub fn announce(hub: &Hub, notice: &Notice) {
     push_queue::notify_workers(hub);
 }
 
+/// Tells a client whose connection is about to end to connect again to the same address, if it came over TLS
+/// and has asked.
+pub fn send_reconnect(hub: &Hub, client: &Arc<ClientInfo>) {
+    let number = hub.maintenance.number.fetch_add(1, Relaxed) + 1;
+    let Some((host, port)) = client.local_address.rsplit_once(':') else { return };
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let Ok(port) = port.parse() else { return };
+    send(client, number, &Notice::Moving(Endpoint { host, port, is_tls: true }));
+}
+
 /// Tells a client that asks now of a move to `target` that was announced before.
 pub fn repeat_move(hub: &Hub, client: &Arc<ClientInfo>, target: (&str, u16)) {
     let moved = hub.maintenance.moved.lock().clone();

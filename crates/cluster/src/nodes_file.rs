@@ -128,6 +128,7 @@ fn to_shard(line: &Line, by_id: &BTreeMap<NodeId, &Line>) -> Result<Shard, Strin
         slots: line.slots.iter().copied().collect(),
         migrating: shards(&line.migrating)?,
         importing: shards(&line.importing)?,
+        ..Shard::default()
     })
 }
 

@@ -1,14 +1,12 @@
 //! Passing the memory, with all blocks, to another process of the same program.
 //!
 //! 1. A process that may pass its memory says so before its first block ([`share`]): the range is then that
-//!   of
-//!    a memory file.
+//!    of a memory file.
 //! 2. Another process gets the file and the place of the range ([`pass`]) and maps it ([`attach`]). It reads
 //!    and writes nothing yet, and has no block of its own.
 //! 3. The first process stops all threads that take, use or free blocks ([`suspend`]).
 //! 4. The other process takes over ([`Attached::take_over`]): it has all blocks now, and goes on with the
-//!   heaps
-//!    of the first, which ends without touching the memory.
+//!    heaps of the first, which ends without touching the memory.
 //!
 //! Until step 4 the first process can go on as if nothing had been: the memory is as it left it. A process
 //! that is killed takes nothing along, since the file lives as long as one of them.

@@ -178,8 +178,27 @@ fn connect(pid: u32) -> std::io::Result<UnixStream> {
     UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{NAME}{pid}"))?)
 }
 
-/// The process id of the server with this port, or of the only server.
+/// The process id of the server with this port, or of the only server. During an upgrade there are two for a
+/// moment.
 fn find(port: Option<u32>) -> Result<u32, String> {
+    const LOOKS: u32 = 10;
+    let mut found = all_with(port)?;
+    for _ in 1..LOOKS {
+        if found.len() <= 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        found = all_with(port)?;
+    }
+    match found[..] {
+        [one] => Ok(one),
+        [] => Err("there is no such server, or another user's".into()),
+        _ => Err(format!("there are several servers: name one by --pid ({found:?})")),
+    }
+}
+
+/// The process ids of the servers with this port, or of all servers.
+fn all_with(port: Option<u32>) -> Result<Vec<u32>, String> {
     let sockets = std::fs::read_to_string("/proc/net/unix").map_err(|error| error.to_string())?;
     let names = sockets.lines().filter_map(|line| line.rsplit_once(&format!("@{NAME}")));
     let mut pids: Vec<u32> = names.filter_map(|(_, pid)| pid.trim().parse().ok()).collect();
@@ -196,11 +215,7 @@ fn find(port: Option<u32>) -> Result<u32, String> {
         ports.is_ok_and(|ports| ports.split_whitespace().any(|one| one == port.to_string()))
     };
     pids.retain(has_port);
-    match pids[..] {
-        [one] => Ok(one),
-        [] => Err("there is no such server, or another user's".into()),
-        _ => Err(format!("there are several servers: name one by --pid ({pids:?})")),
-    }
+    Ok(pids)
 }
 
 fn ask(mut socket: UnixStream, program: Option<PathBuf>) -> ExitCode {

@@ -14,7 +14,7 @@ use super::ClientState;
 use super::keeper::Keeper;
 
 /// The version of the messages. A successor refuses any other.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 1;
 
 /// From the predecessor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,9 +28,10 @@ pub(super) enum ToSuccessor {
     Clients(Vec<ClientState>),
     /// All listeners and clients have been sent.
     State(Box<State>),
-    /// The predecessor serves nobody any more, and has released its files. With the data if the successor
-    /// takes their memory over.
-    Commit(Option<Box<PassedKeyspace>>),
+    /// The predecessor serves nobody any more, and has released its files.
+    Commit,
+    /// The same, with the data, if the successor takes their memory over.
+    CommitData(Box<PassedKeyspace>),
 }
 
 /// [`ToSuccessor::Clients`] without a copy of the states.
@@ -42,9 +43,9 @@ pub(super) enum ClientsToSend<'c> {
 /// From the successor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToPredecessor {
-    /// It can serve with the settings. Whether it takes the memory of the data over; otherwise, it needs a
-    /// copy.
-    Begun { shares: bool },
+    /// It can serve with the settings, and takes the memory of the data over. One that does not says nothing:
+    /// it needs a copy.
+    Mapped,
     /// It has the data, and follows the stream.
     Ready { version: String },
     /// It has all sessions.

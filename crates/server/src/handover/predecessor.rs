@@ -49,6 +49,9 @@ const UNAIDED_MAX: Duration = Duration::from_secs(1);
 const BRAKE: Duration = Duration::from_millis(10);
 const BRAKES_MAX: Duration = Duration::from_secs(20);
 
+/// Time in which a successor says that it maps the data. One that does not is getting a copy.
+const MAPPED_WITHIN: Duration = Duration::from_secs(2);
+
 /// Longest wait for an answer of the successor, while the clients wait.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -172,11 +175,6 @@ fn hand_over(
     say(&format!("starting {}", program.display()));
     let mut successor = start(&program)?;
     begin(server, &successor)?;
-    match successor.receive(ANSWER_MAX)? {
-        ToPredecessor::Begun { shares: true } => successor.shares = true,
-        ToPredecessor::Begun { shares: false } => check_memory()?,
-        other => return Err(format!("the new program answers out of turn: {other:?}")),
-    }
     let version = wait_until_ready(server, &mut successor)?;
     let has = if successor.shares { "has mapped the data" } else { "has a copy of the data" };
     say(&format!("process {} (version {version}) {has}, and follows", successor.pid()));
@@ -345,14 +343,23 @@ fn adopt(server: &Server, socket: UnixStream) {
 
 /// Waits until the successor has the data. Returns its version.
 fn wait_until_ready(server: &Server, successor: &mut Successor) -> Result<String, String> {
-    let (mut moved, mut since) = (0, Instant::now());
+    let began = Instant::now();
+    let (mut moved, mut since, mut needs_copy) = (0, began, false);
     loop {
-        let slice = Duration::from_millis(200);
+        if !successor.shares && !needs_copy && began.elapsed() > MAPPED_WITHIN {
+            needs_copy = true;
+            check_memory()?;
+        }
+        let slice = Duration::from_millis(50);
         let is_there =
             evenkeel_net::poll::await_events(successor.channel.as_fd().as_raw_fd(), libc::POLLIN, slice);
         if is_there.is_ok_and(|events| events != 0) {
             return match successor.receive(ANSWER_MAX)? {
                 ToPredecessor::Ready { version } => Ok(version),
+                ToPredecessor::Mapped => {
+                    successor.shares = true;
+                    continue;
+                }
                 other => Err(format!("the new program answers out of turn: {other:?}")),
             };
         }
@@ -486,7 +493,7 @@ fn attempt_to_end(
 
 /// Lets the successor serve, and waits until it does.
 fn commit(successor: &mut Successor, data: Option<Box<PassedKeyspace>>) -> Result<(), String> {
-    successor.send(&ToSuccessor::Commit(data), &[])?;
+    successor.send(&data.map_or(ToSuccessor::Commit, ToSuccessor::CommitData), &[])?;
     let reason = match successor.receive(ANSWER_MAX) {
         Ok(ToPredecessor::Serving) => return Ok(()),
         Ok(other) => format!("the new program answers out of turn: {other:?}"),

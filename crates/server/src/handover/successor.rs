@@ -70,8 +70,9 @@ impl Predecessor {
         let channel = Channel::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
         match Predecessor::begin(&channel, launched) {
             Ok(begun) => {
-                let answer = ToPredecessor::Begun { shares: begun.memory.is_some() };
-                send(&channel, &answer, &[]).map_err(|error| lost(&error))?;
+                if begun.memory.is_some() {
+                    send(&channel, &ToPredecessor::Mapped, &[]).map_err(|error| lost(&error))?;
+                }
                 Ok(Some(Predecessor { channel, begun }))
             }
             Err(reason) => {
@@ -234,7 +235,8 @@ fn take_sockets(
     taken.restore(server, clients);
     send(channel, &ToPredecessor::Adopted, &[]).map_err(|error| lost(&error))?;
     let data = match receive::<ToSuccessor>(channel).map_err(|error| lost(&error))?.0 {
-        ToSuccessor::Commit(data) if data.is_some() == memory.is_some() => data,
+        ToSuccessor::Commit if memory.is_none() => None,
+        ToSuccessor::CommitData(data) if memory.is_some() => Some(data),
         _ => return Err("the former process sends another message than expected".into()),
     };
     // From here on the predecessor serves nobody, unless this process refuses or ends.

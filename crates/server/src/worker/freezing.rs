@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Worker;
 use crate::handover::{ClientState, Freeze, Frozen, Left};
 use crate::worker::connection::Connection;
+use evenkeel_client::maintenance;
 use evenkeel_client::pubsub::push_queue::Pending;
 
 impl Worker {
@@ -35,10 +36,25 @@ impl Worker {
         }
     }
 
+    /// Tells a client whose connection cannot travel to connect again, if it has asked for that. The new
+    /// connection waits for the process that takes over.
+    fn send_away(&mut self, connection: &mut Connection) {
+        let client = connection.client().clone();
+        maintenance::send_reconnect(&self.server.hub, &client);
+        if let Pending::Messages(messages) = client.push_queue.take(client.is_resp3())
+            && !messages.is_empty()
+        {
+            connection.enqueue(messages);
+            // What the socket does not take is lost with the connection.
+            let _ = self.flush_backlog(connection);
+        }
+    }
+
     fn freeze_connection(&mut self, connection: &mut Connection, frozen: &mut Frozen) {
         let client = connection.client().clone();
         if connection.has_tls() {
             frozen.left.tls += 1;
+            self.send_away(connection);
             return;
         }
         if client.is_http.load(Relaxed) {

@@ -69,8 +69,11 @@ impl<T> Shared<T> {
 impl<T> Shared<T> {
     /// The value, for changes, if this is the only reference.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        if !self.is_own() {
+            return None;
+        }
         // SAFETY: as in `own`.
-        self.is_own().then(|| unsafe { &mut self.0.as_mut().value })
+        Some(unsafe { &mut self.0.as_mut().value })
     }
 }
 

@@ -96,9 +96,15 @@ fn clients_with_tls_are_told_of() {
     plain.run("SET a 1");
     let mut client = crate::tls::connect(port, &certs);
     client.run("GET a");
+    let mut asking = crate::tls::connect(port, &certs);
+    asking.run("HELLO 3");
+    asking.run("CLIENT MAINT_NOTIFICATIONS ON");
     let text = must_upgrade(&server);
-    assert!(text.contains("closed: 1 connections with TLS"), "{text}");
+    assert!(text.contains("closed: 2 connections with TLS"), "{text}");
     assert!(client.try_call(&["GET", "a"]).is_err(), "it is closed");
+    let moving = asking.read().to_string();
+    assert!(moving.contains("MOVING") && moving.contains(&format!("127.0.0.1:{port}")), "{moving}");
+    assert!(asking.try_read().is_err(), "it is closed");
     let mut again = crate::tls::connect(port, &certs);
     assert_eq!(again.run("GET a").to_string(), "\"1\"");
 }
