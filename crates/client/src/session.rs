@@ -306,8 +306,10 @@ impl Session {
     /// Updates the state after a command was run or queued: whether push messages may come, and which command
     /// CLIENT CACHING holds for.
     pub fn after_command(&mut self) {
-        let is_in_multi = self.multi.is_some();
-        (self.caching, self.asking) = (self.caching.next(is_in_multi), self.asking.next(is_in_multi));
+        if self.caching != Caching::Unsaid || self.asking != Caching::Unsaid {
+            let is_in_multi = self.multi.is_some();
+            (self.caching, self.asking) = (self.caching.next(is_in_multi), self.asking.next(is_in_multi));
+        }
         self.receives_push = self.subscriptions.is_some()
             || self.monitors
             || self.is_notified

@@ -44,10 +44,87 @@ fn successor_of(pid: u32) -> Option<u32> {
     })
 }
 
+fn kills() -> usize {
+    std::env::var("EVENKEEL_UPGRADE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(12)
+}
+
+/// Writes values of all lengths to some keys. Returns the last acknowledged value of each, and the key and
+/// value without an acknowledgement. The connection may end.
+fn write(
+    mut client: Client,
+    ends: &AtomicBool,
+    random: &mut Random,
+    values: &mut [String],
+) -> (usize, String) {
+    loop {
+        let place = random.below(values.len());
+        let len = if random.chance(10) { random.below(300_000) } else { random.below(2_000) };
+        let value = format!("{}{}", random.below(1_000_000), "x".repeat(len));
+        let is_kept =
+            client.try_call(&["SET", &format!("key:{place}"), &value]).is_ok_and(|it| !it.is_error());
+        if !is_kept || ends.load(Relaxed) {
+            return (place, value);
+        }
+        values[place] = value;
+    }
+}
+
+/// Without any file: as long as the server itself was not killed, it goes on with all data, although the other
+/// process has mapped them.
+#[test]
+fn a_killed_successor_leaves_the_data() {
+    let (kills, seed) = (kills(), fresh_seed());
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut server = start(&["--threads", "2"]);
+    let mut values = vec![String::new(); 100];
+    let mut served = 0;
+    for round in 0..kills {
+        let before = server.info("process_id").parse::<u32>().expect("a number");
+        let ends = AtomicBool::new(false);
+        let mut own = Random::new(seed + round as u64);
+        let (unsure, mut asked) = std::thread::scope(|scope| {
+            let _ends = Ends(&ends);
+            let (client, values, ends) = (server.connect(), &mut values, &ends);
+            let writer = scope.spawn(move || write(client, ends, &mut own, values));
+            let asked = begin_upgrade(&server);
+            let began = Instant::now();
+            let mut successor = None;
+            while successor.is_none() && began.elapsed() < Duration::from_secs(5) {
+                successor = successor_of(before);
+            }
+            std::thread::sleep(Duration::from_micros(random.below(80_000) as u64));
+            successor.into_iter().for_each(kill);
+            std::thread::sleep(Duration::from_millis(50));
+            ends.store(true, Relaxed);
+            (writer.join().expect("it does not panic"), asked)
+        });
+        let _ = asked.wait();
+        std::thread::sleep(Duration::from_millis(20));
+        let Ok(mut client) = server.try_connect() else {
+            // The killed process was the server.
+            wait_until("the first process is gone", || !server.is_alive());
+            server.start_again();
+            values.iter_mut().for_each(String::clear);
+            continue;
+        };
+        served += 1;
+        for (place, value) in values.iter_mut().enumerate() {
+            let now = client.run(&format!("GET key:{place}")).to_string();
+            let now = now.trim_matches('"');
+            let now = if now == "(nil)" { "" } else { now };
+            let is_unsure = unsure.0 == place && now == unsure.1;
+            assert!(now == value || is_unsure, "round {round}, key {place}");
+            *value = now.to_owned();
+        }
+    }
+    println!("a process went on serving in {served} of {kills} rounds");
+    assert!(kills < 12 || served > kills / 4, "{served} of {kills}");
+}
+
 #[test]
 fn no_acknowledged_write_is_lost() {
-    let kills =
-        std::env::var("EVENKEEL_UPGRADE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(12);
+    let kills = kills();
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
