@@ -150,6 +150,14 @@ impl Successor {
 }
 
 impl Successor {
+    /// Returns an error if the process has ended: it need not be waited for.
+    fn check(&mut self) -> Result<(), String> {
+        match self.child.as_mut().map(Child::try_wait) {
+            Some(Ok(Some(status))) => Err(format!("the new program has ended ({status})")),
+            _ => Ok(()),
+        }
+    }
+
     /// Kills the process, and waits for its end.
     fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -180,7 +188,7 @@ fn hand_over(
     say(&format!("process {} (version {version}) {has}, and follows", successor.pid()));
     for attempt in 1..=ATTEMPTS {
         wait_until_quiet(server, say)?;
-        wait_until_close(server);
+        wait_until_close(server, &mut successor)?;
         // If the disk hangs, this thread waits for it, and not the clients.
         if !end::is_log_taken(&server.persist) {
             return Err("the disk of the append-only file is blocked".into());
@@ -377,13 +385,14 @@ fn wait_until_ready(server: &Server, successor: &mut Successor) -> Result<String
 
 /// Waits until the successor lacks little of the stream. Clients that write faster than it can follow are
 /// slowed down by short pauses: one pause for all that it lacks would be long.
-fn wait_until_close(server: &Server) {
+fn wait_until_close(server: &Server, successor: &mut Successor) -> Result<(), String> {
     let began = Instant::now();
     let is_close = || {
         let acked = server.replication.replicas.successor().map_or(0, |successor| successor.acked());
         server.replication.stream().offset().saturating_sub(acked) <= LAG_MAX
     };
     while !is_close() && began.elapsed() < BRAKES_MAX {
+        successor.check()?;
         if began.elapsed() > UNAIDED_MAX {
             server.core.pause.begin(Pauser::Upgrade, true, u64::MAX, clock::unix_ms());
             std::thread::sleep(BRAKE);
@@ -392,6 +401,7 @@ fn wait_until_close(server: &Server) {
         }
         std::thread::sleep(BRAKE);
     }
+    successor.check()
 }
 
 struct Ended {
@@ -434,6 +444,7 @@ fn attempt_to_end(
         aof.is_on() && aof.unread(&server.core.keyspace.journal) + aof.metrics.buffered.load(Relaxed) > 0
     };
     while log_waits() || !server.replication.successor_has_all() {
+        successor.check()?;
         if Instant::now() > until && log_waits() {
             return Ok(Err("the disk of the append-only file lags behind"));
         }

@@ -161,7 +161,9 @@ fn attach(begin: &Begin, file: Option<OwnedFd>) -> Option<Attached> {
 
 fn lost(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => "the former process has ended".into(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            "the former process has ended".into()
+        }
         _ => format!("the channel to the former process failed: {error}"),
     }
 }
