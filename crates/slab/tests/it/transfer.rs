@@ -142,7 +142,7 @@ fn second() {
         evenkeel_slab::Walk::new().go_on(|| false);
     }
     let after = evenkeel_slab::stats();
-    let table = (blocks.len() * size_of::<Block>()).next_multiple_of(4096);
+    let table = size_of_val(blocks).next_multiple_of(4096);
     assert_eq!(after.in_large, table, "all large blocks but the table");
     assert!(after.in_runs <= before.in_runs / 8, "{after:?} after {before:?}");
 }
