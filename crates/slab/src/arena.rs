@@ -79,6 +79,8 @@ pub(crate) struct Header {
     /// Bytes in large blocks, and bytes of the memory in which they lie.
     pub(crate) in_large: AtomicUsize,
     pub(crate) for_large: AtomicUsize,
+    /// The process that uses the memory.
+    pub(crate) owner: AtomicU32,
 }
 
 impl Header {
@@ -95,6 +97,7 @@ impl Header {
             idle: AtomicUsize::new(0),
             in_large: AtomicUsize::new(0),
             for_large: AtomicUsize::new(0),
+            owner: AtomicU32::new(std::process::id()),
         }
     }
 }
@@ -234,6 +237,12 @@ pub(crate) fn attach(file: std::os::fd::OwnedFd, address: usize, len: usize) -> 
     ARENA.set(Some(arena)).map_err(|_| invalid("this process has memory of its own already"))?;
     any_arena().expect("just set").publish_addresses();
     Ok(())
+}
+
+/// The process that uses the memory, also while this process does not.
+#[cfg(not(miri))]
+pub(crate) fn owner() -> Option<u32> {
+    Some(ARENA.get()?.as_ref()?.header().owner.load(SeqCst))
 }
 
 /// Maps the pages of an attached range that are resident.

@@ -16,6 +16,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::SeqCst;
 
 use crate::arena;
 use crate::heap;
@@ -75,7 +76,9 @@ impl Attached {
     /// the memory any more.
     pub unsafe fn take_over(self) {
         arena::set_own(true);
-        heap::leave_all(arena::present().expect("it was attached"));
+        let arena = arena::present().expect("it was attached");
+        arena.header().owner.store(std::process::id(), SeqCst);
+        heap::leave_all(arena);
     }
 }
 
@@ -88,6 +91,14 @@ pub struct Suspended(());
 pub fn suspend() -> Suspended {
     arena::set_own(false);
     Suspended(())
+}
+
+impl Suspended {
+    /// Returns true if another process has taken the memory over. This process must not go on then, even if
+    /// the other has ended: it may have been killed in the course of a change.
+    pub fn is_taken(&self) -> bool {
+        arena::owner() != Some(std::process::id())
+    }
 }
 
 impl Drop for Suspended {

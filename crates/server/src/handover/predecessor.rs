@@ -514,11 +514,16 @@ fn commit(successor: &mut Successor, data: Option<Box<PassedKeyspace>>) -> Resul
     // clients may have had replies, and its data are newer than those of this process.
     successor.kill();
     if matches!(successor.receive(Duration::from_millis(1)), Ok(ToPredecessor::Serving)) {
-        log::error!("The new process has begun to serve and was killed, as it had not answered. Exiting.");
-        server_log::flush();
-        std::process::exit(1);
+        end_after_lost_hand_over();
     }
     Err(reason)
+}
+
+/// Ends this process: the other has begun to serve, and has ended before it said so.
+fn end_after_lost_hand_over() -> ! {
+    log::error!("The new process has begun to serve, and has ended before it said so. Exiting.");
+    server_log::flush();
+    std::process::exit(1)
 }
 
 /// Like [`commit`], with the memory of the data. No thread uses it from before the message until this process
@@ -530,9 +535,14 @@ fn commit_with_data(server: &Server, successor: &mut Successor) -> Result<(), St
         }
         let data = guard.pass();
         let suspended = evenkeel_slab::suspend();
-        commit(successor, Some(Box::new(data)))?;
-        std::mem::forget(suspended);
-        Ok(())
+        let result = commit(successor, Some(Box::new(data)));
+        if result.is_err() && suspended.is_taken() {
+            end_after_lost_hand_over();
+        }
+        if result.is_ok() {
+            std::mem::forget(suspended);
+        }
+        result
     })
 }
 

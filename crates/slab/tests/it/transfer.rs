@@ -104,9 +104,11 @@ fn first() {
     let table = table.addr().get();
     let place = format!("{} {} {} {} {table}", file.as_raw_fd(), passed.address, passed.chunks, blocks.len());
     let suspended = suspend();
+    assert!(!suspended.is_taken());
     start("second", &[("EVENKEEL_SLAB_PLACE", place)]);
     assert!(evenkeel_slab::take(Kind::Entry, 8).is_none(), "the memory is the other process'");
     assert_eq!(evenkeel_slab::stats().in_runs, 0);
+    assert!(suspended.is_taken());
     std::mem::forget(suspended); // threads end without using their heaps
 }
 
