@@ -69,8 +69,8 @@ fn write(
     }
 }
 
-/// Without any file: as long as the server itself was not killed, it goes on with all data, although the other
-/// process has mapped them.
+/// Without any file: as long as the server itself was not killed, it goes on with all data, although the
+/// other process has mapped them.
 #[test]
 fn a_killed_successor_leaves_the_data() {
     let (kills, seed) = (kills(), fresh_seed());
