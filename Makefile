@@ -10,7 +10,7 @@ ARGS ?=
 # address. Later options override these: a second server needs --port and --http-port.
 ADDRESS := $(if $(filter-out -%,$(firstword $(ARGS))),,--bind 127.0.0.1 --port 6379 --http-port 8379)
 
-.PHONY: help run test fuzz package soak conformance bench bench-full doctor doctor-cases fmt
+.PHONY: help run cluster test fuzz package soak conformance bench bench-full doctor doctor-cases fmt
 
 help: ## list the targets (the default)
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -18,6 +18,11 @@ help: ## list the targets (the default)
 run: ## build the release binary and start it on 127.0.0.1:6379, HTTP on :8379; ARGS are its arguments
 	cargo build --release -p evenkeel
 	@exec $(TARGET)/release/evenkeel $(ADDRESS) $(ARGS)
+
+cluster: ## build, then start etcd and three nodes on loopback until Ctrl-C; ARGS are the nodes' arguments
+	@scripts/setup etcd
+	cargo build --release -p evenkeel
+	@scripts/cluster $(TARGET)/release/evenkeel $(ARGS)
 
 test: ## install missing tools, check format and lints, run every test
 	@scripts/test

@@ -179,6 +179,18 @@ pub struct Fields {
     pub cluster_enabled: bool,
     /// The map of the cluster, relative to `dir`.
     pub cluster_config_file: PathBuf,
+    /// The store of the map, as [`crate::endpoints_of`] reads it; empty: the file.
+    pub cluster_store: Word,
+    /// A part of the prefix of all keys in the store.
+    pub cluster_name: Word,
+    pub cluster_store_user: Word,
+    pub cluster_store_password: Word,
+    /// Files for TLS to the store; empty: none.
+    pub cluster_store_cacert: Word,
+    pub cluster_store_cert: Word,
+    pub cluster_store_key: Word,
+    /// Seconds.
+    pub cluster_lease: u64,
     /// In place of `databases`.
     pub cluster_databases: usize,
     /// Commands, transactions and scripts may use all slots of this node at once.

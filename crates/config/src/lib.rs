@@ -40,6 +40,7 @@ pub use errors::{Mistakes, SetError, cause};
 pub use file::UserLines;
 pub use launch::{Action, FLAGS, Flag, Launch, NoEffect, USAGE};
 pub use line::{plain_or_quoted, quoted, split as split_words};
+pub use lists::endpoints_of;
 pub use reference::{DirectiveReference, reference};
 #[cfg(fuzzing)]
 pub use rewrite::fuzzing;
@@ -325,7 +326,8 @@ pub struct Transferred {
 
 /// Whether the value of a directive must not appear in logs.
 pub fn is_secret(name: &[u8]) -> bool {
-    const SECRETS: [&str; 7] = [
+    const SECRETS: [&str; 8] = [
+        "cluster-store-password",
         "requirepass",
         "masterauth",
         "primaryauth",

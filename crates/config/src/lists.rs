@@ -280,13 +280,54 @@ pub(super) fn announced_ip(word: &[u8]) -> Result<Word, Reason> {
     plain_name(word, "cluster-announce-ip contains invalid character")
 }
 
-/// Refuses cluster mode: a node of a cluster would take writes for all slots, also for slots of other nodes.
 /// `cluster-config-file`: a name in `dir`.
 pub(super) fn cluster_file_name(word: &[u8]) -> Result<Word, Reason> {
     if word.is_empty() || word.contains(&b'/') {
         return Err("cluster-config-file is the name of a file in 'dir', not a path".into());
     }
     Ok(word.to_vec())
+}
+
+/// `cluster-store`: empty, or what [`endpoints_of`] reads.
+pub(super) fn cluster_store(word: &[u8]) -> Result<Word, Reason> {
+    if word.is_empty() {
+        return Ok(Word::new());
+    }
+    endpoints_of(word).map(|_| word.to_vec())
+}
+
+/// Reads `etcd://host:port[,host:port]...`, or `etcds://` for TLS. Returns whether there is TLS, and
+/// `host:port` of each member.
+///
+/// # Errors
+/// The reason, which names the part that is wrong.
+pub fn endpoints_of(word: &[u8]) -> Result<(bool, Vec<String>), Reason> {
+    const FORM: &str = "argument must have the form etcd://host:port[,host:port] or etcds://...";
+    let text = std::str::from_utf8(word).map_err(|_| FORM)?;
+    let (scheme, members) = text.split_once("://").ok_or(FORM)?;
+    let has_tls = match scheme {
+        "etcd" => false,
+        "etcds" => true,
+        _ => return Err(FORM.into()),
+    };
+    let member = |member: &str| {
+        let (host, port) = member.rsplit_once(':').unwrap_or((member, ""));
+        let is_host = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?#".contains(c));
+        match port.parse::<u16>() {
+            Ok(1..) if is_host => Ok(member.to_owned()),
+            _ => Err(Reason::from(format!("'{member}' in cluster-store is no host:port"))),
+        }
+    };
+    let members: Result<Vec<String>, Reason> = members.split(',').map(member).collect();
+    Ok((has_tls, members?))
+}
+
+/// `cluster-name`: a part of a key in the store.
+pub(super) fn cluster_name(word: &[u8]) -> Result<Word, Reason> {
+    if word.is_empty() || word.contains(&b'/') {
+        return Err("cluster-name can't be empty, and has no slash".into());
+    }
+    plain_name(word, "cluster-name contains invalid character")
 }
 
 /// Refuses bytes that could break a line of nodes.conf or of CLUSTER NODES.

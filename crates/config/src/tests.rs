@@ -91,6 +91,8 @@ const IN_FILES: &str =
 
 /// Names of this server only.
 const OURS: &str = "appendonly-buffer-limit appendonly-direct-io cluster-allow-cross-slot \
+                    cluster-lease cluster-name cluster-store cluster-store-cacert cluster-store-cert \
+                    cluster-store-key cluster-store-password cluster-store-user \
                     http-allow-origins http-bind \
                     http-console http-hosts http-max-body \
                     http-max-connections http-metrics-public http-port http-rest http-tls huge-pages \
@@ -430,4 +432,16 @@ fn settings_travel_to_another_process() {
     assert!(refused.contains("'new'"), "{refused}");
     let invalid = Transferred { name: "port".into(), value: b"x".to_vec(), is_default: false };
     assert!(Settings::default().with_transferred(&[invalid]).is_err());
+}
+
+#[test]
+fn a_store_has_members() {
+    let members = |text: &str| crate::endpoints_of(text.as_bytes()).map_err(|reason| reason.to_string());
+    assert_eq!(members("etcd://a:1,[::1]:2"), Ok((false, vec!["a:1".into(), "[::1]:2".into()])));
+    assert_eq!(members("etcds://b:65535"), Ok((true, vec!["b:65535".into()])));
+    for wrong in ["", "a:1", "http://a:1", "etcd://", "etcd://a", "etcd://a:0", "etcd://a:1,", "etcd://a:1/x"]
+    {
+        assert!(members(wrong).is_err(), "{wrong}");
+    }
+    assert!(crate::is_secret(b"cluster-store-password"));
 }

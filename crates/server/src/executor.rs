@@ -64,6 +64,8 @@ pub(crate) struct Executor {
     settings_version: u64,
     /// The cluster, in cluster mode.
     pub(crate) cluster: Option<Arc<ClusterView>>,
+    /// This node of a cluster may not serve its slots.
+    pub(crate) is_fenced: bool,
     pub(crate) worker: usize,
     pub(crate) table: &'static Table,
     places: Vec<Place>,
@@ -104,6 +106,7 @@ impl Executor {
             settings: server.core.settings(),
             settings_version: u64::MAX,
             cluster: None,
+            is_fenced: false,
             table: server.table,
             server,
             ctx,
@@ -173,11 +176,12 @@ impl Executor {
         self.server.core.settings_version() == self.settings_version
     }
 
-    /// Updates whether a pause holds. Called inside the gate before each batch: CLIENT PAUSE and UNPAUSE
-    /// close the gate.
+    /// Updates whether a pause holds, and whether the node of a cluster may serve. Called inside the gate
+    /// before each batch: CLIENT PAUSE and UNPAUSE close the gate.
     #[inline]
     pub(crate) fn update_pause(&mut self) {
         self.ctx.keep_expired = keeps_expired(&self.server, &self.settings, self.ctx.now_ms);
+        self.is_fenced = self.server.is_fenced();
     }
 
     /// Advances the time within a turn: a turn may take long, and a lifetime of half a second must not begin

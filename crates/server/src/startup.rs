@@ -228,6 +228,9 @@ fn serve(launch: Launch) -> ExitCode {
     };
     match loaded {
         Ok(()) => {
+            if let Err(reason) = cluster::join(&server) {
+                return fail(reason);
+            }
             log::info!("Ready to accept connections");
             server.core.manager.notify_ready(server.replication.is_replica());
         }
@@ -249,6 +252,7 @@ fn serve(launch: Launch) -> ExitCode {
         // The panic hook has logged a worker's panic.
         let _ = thread.join();
     }
+    server.cluster.iter().for_each(|cluster| cluster.end());
     server.replication.wait_for_end();
     // A snapshot in progress is no longer needed: its file is removed.
     backup::give_up(&server.persist);
@@ -361,11 +365,9 @@ fn lock_files(server: &Server) -> std::io::Result<()> {
 /// process before.
 fn open_map(server: &Server, takes_over: bool) -> Result<(), String> {
     let settings = server.core.settings();
+    cluster::check(&settings)?;
     match &server.cluster {
-        Some(cluster) if !takes_over => {
-            cluster::check(&settings)?;
-            cluster.open_file(&settings)
-        }
+        Some(cluster) if !takes_over => cluster.open_file(&settings),
         _ => Ok(()),
     }
 }

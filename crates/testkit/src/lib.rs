@@ -8,6 +8,7 @@
 pub mod client;
 pub mod differential;
 pub mod digest;
+pub mod etcd;
 pub mod history;
 pub mod payload;
 pub mod program;

@@ -3,7 +3,7 @@
 use evenkeel_cluster::store::{Request, Store, StoreError, StoreEvent};
 use evenkeel_cluster::{Change, Outcome, Shard, ShardId};
 
-use super::etcd::{Members, is_missing};
+use super::etcd::{Connects, Members, is_missing};
 
 fn put(epoch: u64) -> Change {
     Change::Shard(ShardId::new([5; 20]), Shard { epoch, ..Shard::default() })

@@ -8,7 +8,7 @@ use evenkeel_cluster::store::etcd::Etcd;
 use evenkeel_cluster::store::{Request, Store, StoreEvent, boot_clock};
 use evenkeel_cluster::{Action, Change, Decider, Event, NodeId, Setup, Shard, ShardId, Timing};
 
-use super::etcd::{Members, PATIENCE, is_missing, node_id};
+use super::etcd::{Connects, Members, PATIENCE, is_missing, node_id};
 
 /// The state that tests look at.
 #[derive(Default)]

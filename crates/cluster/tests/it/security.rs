@@ -7,7 +7,7 @@ use evenkeel_cluster::store::etcd::{Config, Tls};
 use evenkeel_cluster::{Change, Outcome, Shard, ShardId};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use super::etcd::{Connection, Members, is_missing};
+use super::etcd::{Connection, Connects, Members, is_missing};
 
 fn shard() -> Change {
     Change::Shard(ShardId::new([5; 20]), Shard::default())

@@ -3,7 +3,7 @@
 use evenkeel_cluster::store::{Request, Store, StoreError, StoreEvent};
 use evenkeel_cluster::{Alive, Change, Guard, Key, Node, Outcome, Shard, ShardId, Transaction};
 
-use super::etcd::{Members, is_missing, node_id};
+use super::etcd::{Connects, Members, is_missing, node_id};
 
 fn alive(lease: u64) -> Change {
     Change::Alive(node_id(1), Alive { process: 7, lease, ..Alive::default() })

@@ -1,8 +1,10 @@
-//! Cluster mode over sockets: a node alone, and static clusters, whose nodes have files that agree.
+//! Cluster mode over sockets: a node alone, static clusters, whose nodes have files that agree, and nodes
+//! that share a map in etcd.
 
 mod alone;
 mod peers;
 mod statics;
+mod store;
 mod tools;
 
 use std::fmt::Write;

@@ -17,14 +17,16 @@ use evenkeel_store::ThreadContext;
 use evenkeel_store::key::slot_of;
 
 use super::endpoint::Viewpoint;
-use super::routing::{down, redirect};
+use super::routing::{down, redirect, try_again};
 use super::view::{ClusterView, SlotState};
 use crate::server::Server;
 use crate::worker::inbox::Message;
 
 /// Follows a new view, under which all commands run by now.
 pub(super) fn follow(server: &Server, old: &ClusterView, new: &ClusterView, ctx: &mut ThreadContext) {
-    redirect_waiting(server, new);
+    if new.closed.is_empty() {
+        redirect_waiting(server, new); // slots that are closed leave, or open again, soon
+    }
     let left: Vec<u16> = (0..SLOTS as u16).filter(|slot| old.has(*slot) && !new.has(*slot)).collect();
     if left.is_empty() {
         return;
@@ -67,6 +69,9 @@ pub(crate) fn gone(
     let works = view.is_up || reads && settings.cluster_allow_reads_when_down;
     if !slots.is_empty() && !works {
         return Some(down());
+    }
+    if slots.iter().any(|slot| view.closed.contains(*slot)) {
+        return Some(try_again());
     }
     let reads_replica = reads && client.reads_replica.load(Relaxed);
     let gone = slots.into_iter().find(|slot| match view.state(*slot) {

@@ -7,6 +7,9 @@
 //! | `endpoint.rs` | the addresses of nodes for clients |
 //! | `leaving.rs` | what ends when slots leave: waits, watches, tracked keys, shard channels |
 //! | `owner.rs`, `changes.rs` | who may change the map, and the map that follows |
+//! | `shared/` | a map that several nodes share |
+//! | `fence.rs` | until when this node may serve, with such a map |
+//! | `identity.rs` | the identity of a node with such a map |
 //!
 //! **A map is in force when [`Server::publish_map`] returns.** Workers take the new view with their next
 //! batch, inside the gate; the caller waits until all batches that began before have ended. A command that
@@ -15,9 +18,12 @@
 
 pub(crate) mod changes;
 pub(crate) mod endpoint;
+mod fence;
+mod identity;
 pub(crate) mod leaving;
 pub(crate) mod owner;
 pub(crate) mod routing;
+mod shared;
 pub(crate) mod view;
 
 #[cfg(test)]
@@ -27,16 +33,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use evenkeel_cluster::{Address, Map, Node, NodeId, SLOTS, Shard, ShardId, nodes_file};
+use evenkeel_cluster::{Address, Map, Node, NodeId, SLOTS, Shard, ShardId, SlotRanges, nodes_file};
 use evenkeel_config::Settings;
-use evenkeel_runtime::random;
+use evenkeel_runtime::{clock, random};
 use evenkeel_store::ThreadContext;
 use parking_lot::{Mutex, RwLock};
 
 use crate::observe::slot_stats::SlotStats;
 use crate::server::Server;
+use fence::Fence;
+use identity::Identity;
 use owner::{FileOwner, MapOwner, MapRequest};
-use view::ClusterView;
+use shared::Agent;
+use view::{ClusterView, Seen};
 
 /// Poll interval for the end of the batches that began under the map before.
 const LANDING_POLL_INTERVAL: Duration = Duration::from_micros(50);
@@ -51,8 +60,12 @@ pub(crate) struct Cluster {
     owner: OnceLock<Box<dyn MapOwner>>,
     /// One change of the map at a time.
     changing: Mutex<()>,
-    /// The map, and this node's identity in it.
-    map: Mutex<(Arc<Map>, NodeId)>,
+    /// Present with a store, from the end of loading on.
+    agent: OnceLock<Arc<Agent>>,
+    /// Present with a store.
+    identity: Mutex<Option<(Identity, PathBuf)>>,
+    fence: Fence,
+    seen: Mutex<Seen>,
     view: RwLock<Arc<ClusterView>>,
     threads: Box<[ThreadView]>,
     pub(crate) slot_stats: SlotStats,
@@ -68,12 +81,15 @@ impl Cluster {
         let slots = (0..SLOTS as u16).collect();
         let own = Shard { primary: Some(me), in_sync: [me].into(), slots, ..Shard::default() };
         let map = Map::new(1, [(me, node)].into(), [(shard, own)].into());
-        let map = Arc::new(map);
-        let view = Arc::new(ClusterView::new(map.clone(), me, settings));
+        let seen = Seen { map: Arc::new(map), me, closed: Default::default() };
+        let view = Arc::new(ClusterView::of(seen.clone(), settings));
         Cluster {
             owner: OnceLock::new(),
+            agent: OnceLock::new(),
+            identity: Mutex::default(),
+            fence: Fence::new(!settings.cluster_store.is_empty()),
             changing: Mutex::default(),
-            map: Mutex::new((map, me)),
+            seen: Mutex::new(seen),
             view: RwLock::new(view.clone()),
             threads: (0..threads).map(|_| ThreadView(RwLock::new(view.clone()))).collect(),
             slot_stats: SlotStats::new(threads),
@@ -101,8 +117,7 @@ impl Cluster {
     /// Makes the view of the map under settings that are about to come into force. Called by one thread at a
     /// time.
     pub(crate) fn follow_settings(&self, settings: &Settings) {
-        let (map, me) = self.map.lock().clone();
-        let new = Arc::new(ClusterView::new(map, me, settings));
+        let new = Arc::new(ClusterView::of(self.seen.lock().clone(), settings));
         *self.view.write() = new;
     }
 
@@ -113,6 +128,9 @@ impl Cluster {
     /// The reason why the server cannot start with this file.
     pub(crate) fn open_file(&self, settings: &Settings) -> Result<(), String> {
         let path = path_of(settings);
+        if !settings.cluster_store.is_empty() {
+            return self.open_identity(path, settings);
+        }
         let owner = FileOwner::new(path.clone());
         match read_file(&path)? {
             Some(content) => self.replace((content.map, content.me), settings),
@@ -150,9 +168,80 @@ impl Cluster {
 
     /// Replaces the map before clients are served.
     fn replace(&self, (map, me): (Map, NodeId), settings: &Settings) {
-        *self.map.lock() = (Arc::new(map), me);
+        *self.seen.lock() = Seen { map: Arc::new(map), me, closed: Default::default() };
         self.follow_settings(settings);
     }
+
+    // --- With a store ---
+
+    /// Whether several nodes share the map.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.identity.lock().is_some()
+    }
+
+    /// What INFO says of the store: `ok`, or what is wrong; `None`: there is no store.
+    pub(crate) fn store_health(&self) -> Option<String> {
+        self.is_shared()
+            .then(|| self.agent.get().map_or_else(|| "not started".into(), |agent| agent.health()))
+    }
+
+    /// Reads the identity of a node, or makes one. The data that the process is about to load have a new
+    /// number.
+    fn open_identity(&self, path: PathBuf, settings: &Settings) -> Result<(), String> {
+        let known = read_text(&path)?.map(|text| Identity::read(&text)).transpose();
+        let known = known.map_err(|reason| damaged(&path, &reason))?;
+        let mut identity = known.unwrap_or_else(|| Identity {
+            me: NodeId::new(random_id()),
+            shard: ShardId::new(random_id()),
+            address: Address::default(),
+            cluster: String::new(),
+            incarnation: 0,
+        });
+        identity.incarnation = clock::unix_ms().max(identity.incarnation + 1);
+        identity.write(&path)?;
+        log::info!("This node is {}", identity.me);
+        self.replace((identity.map(), identity.me), settings);
+        *self.identity.lock() = Some((identity, path));
+        Ok(())
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity.lock().as_ref().map(|(identity, _)| identity.clone())
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.identity.lock().as_ref().map_or(0, |(identity, _)| identity.incarnation)
+    }
+
+    /// Replaces this node's identity, and writes its file.
+    fn keep_identity(&self, identity: &Identity) {
+        if let Some((kept, path)) = &mut *self.identity.lock() {
+            kept.clone_from(identity);
+            let _ = kept.write(path); // it has logged the reason
+        }
+    }
+
+    /// Writes the file of this node's identity again.
+    fn save_identity(&self) -> Result<(), String> {
+        match &*self.identity.lock() {
+            Some((identity, path)) => identity.write(path),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends this node's part in the map. No worker runs any more.
+    pub(crate) fn end(&self) {
+        self.agent.get().iter().for_each(|agent| agent.end());
+    }
+}
+
+/// Joins the map in the store, if there is one. The data are loaded.
+///
+/// # Errors
+/// The reason why the settings of the store cannot be used.
+pub(crate) fn join(server: &Arc<Server>) -> Result<(), String> {
+    let identity = server.cluster.as_ref().and_then(|cluster| cluster.identity());
+    identity.map_or(Ok(()), |identity| shared::start(server, identity))
 }
 
 fn path_of(settings: &Settings) -> PathBuf {
@@ -164,6 +253,7 @@ fn path_of(settings: &Settings) -> PathBuf {
 /// # Errors
 /// The reason.
 pub(crate) fn check(settings: &Settings) -> Result<(), String> {
+    shared::check(settings)?;
     if !settings.cluster_enabled {
         return Ok(());
     }
@@ -173,7 +263,20 @@ pub(crate) fn check(settings: &Settings) -> Result<(), String> {
     read_file(&path_of(settings)).map(|_| ())
 }
 
+fn damaged(path: &Path, reason: &str) -> String {
+    format!(
+        "Unrecoverable error: corrupted cluster config file {}: {reason}. Repair it, or remove it to begin a \
+         cluster anew",
+        path.display()
+    )
+}
+
 fn read_file(path: &Path) -> Result<Option<nodes_file::Content>, String> {
+    let text = read_text(path)?;
+    text.map(|text| nodes_file::read(&text).map_err(|reason| damaged(path, &reason))).transpose()
+}
+
+fn read_text(path: &Path) -> Result<Option<String>, String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -181,15 +284,7 @@ fn read_file(path: &Path) -> Result<Option<nodes_file::Content>, String> {
             return Err(format!("Cannot read {}: {}", path.display(), evenkeel_config::cause(&error)));
         }
     };
-    let damaged = |reason: String| {
-        format!(
-            "Unrecoverable error: corrupted cluster config file {}: {reason}. Repair it, or remove it to \
-             begin a cluster anew",
-            path.display()
-        )
-    };
-    let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text".into()))?;
-    nodes_file::read(&text).map(Some).map_err(damaged)
+    String::from_utf8(bytes).map(Some).map_err(|_| damaged(path, "it is no text"))
 }
 
 /// Returns the bytes of a new identity.
@@ -203,15 +298,26 @@ pub(crate) fn random_id() -> [u8; 20] {
 }
 
 impl Server {
+    /// Whether this node of a cluster may not serve its slots: see `fence.rs`.
+    #[inline]
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.fence.has_passed())
+    }
+
     /// Makes `map` the server's map, in which it is the node `me`. When this returns, no command runs any
     /// more that was admitted under the map before, and clients that waited, watched or listened in slots
     /// that have left have their replies. The caller is outside the gate. Nothing happens without cluster
     /// mode.
     pub(crate) fn publish_map(&self, map: Map, me: NodeId) {
+        self.publish(Seen { map: Arc::new(map), me, closed: Default::default() });
+    }
+
+    /// As [`Server::publish_map`], with slots that are closed.
+    fn publish(&self, seen: Seen) {
         let Some(cluster) = &self.cluster else { return };
         let mut ctx = cluster.ctx.lock(); // one map at a time
         let old = cluster.view();
-        *cluster.map.lock() = (Arc::new(map), me);
+        *cluster.seen.lock() = seen;
         // The same settings anew: one thread at a time makes a view, of the newest map and settings.
         let renewed =
             self.core.change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.clone()));
@@ -233,6 +339,10 @@ impl Server {
             return Err("This instance has cluster support disabled".into());
         };
         let _one_at_a_time = cluster.changing.lock();
+        if cluster.is_shared() {
+            let agent = cluster.agent.get().ok_or("This node has not loaded its data yet")?;
+            return shared::change(self, cluster, agent, request);
+        }
         let view = cluster.view();
         let changed = match cluster.owner.get() {
             Some(owner) => owner.change(&view, request)?,
@@ -240,5 +350,16 @@ impl Server {
         };
         self.publish_map(changed.map, changed.me);
         Ok(())
+    }
+
+    /// Whether there is a key of these slots in any database. The caller is outside the gate.
+    fn has_keys_in(&self, slots: &SlotRanges) -> bool {
+        let Some(cluster) = &self.cluster else { return false };
+        let (keyspace, mut ctx) = (&self.core.keyspace, cluster.ctx.lock());
+        keyspace.enter(&mut ctx);
+        let has_keys = |slot| (0..keyspace.databases()).any(|db| keyspace.slot_len(&ctx, db, slot) > 0);
+        let found = slots.iter().any(has_keys);
+        keyspace.leave(&mut ctx);
+        found
     }
 }

@@ -1,7 +1,7 @@
 //! Who may change the map: this node alone, with its file.
 //!
-//! A [`MapOwner`] turns a request of an operator into the next map, and keeps it. A store that several nodes
-//! share takes this place when there is one.
+//! A [`MapOwner`] turns a request of an operator into the next map, and keeps it. With a store that several
+//! nodes share, `shared/operator.rs` takes its place.
 
 use std::path::PathBuf;
 
@@ -24,6 +24,13 @@ pub(crate) enum MapRequest {
     Reset {
         hard: Option<(NodeId, ShardId)>,
     },
+    /// The node at an address is in the map, which several nodes share.
+    Meet {
+        ip: String,
+        port: u16,
+    },
+    /// A node leaves the map, which several nodes share.
+    Forget(NodeId),
     /// Nothing but keeping the map again, with this node's present address.
     Save,
 }

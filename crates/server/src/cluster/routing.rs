@@ -33,6 +33,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) view: &'a ClusterView,
     pub(crate) settings: &'a Settings,
     pub(crate) session: &'a Session,
+    /// The node may not serve: see `fence.rs`.
+    pub(crate) is_fenced: bool,
 }
 
 /// The commands on channels that have a slot.
@@ -109,7 +111,7 @@ pub(crate) fn down() -> Error {
     Error::text("CLUSTERDOWN The cluster is down")
 }
 
-fn try_again() -> Error {
+pub(super) fn try_again() -> Error {
     Error::text("TRYAGAIN Multiple keys request during rehashing of slot")
 }
 
@@ -120,7 +122,9 @@ impl Asker<'_> {
     /// The error for the client.
     pub(crate) fn route(&self, row: &Spec, args: &Args<'_>, writes: bool) -> Result<Route, Error> {
         let slots = Slots::of(row, args, self.session);
-        let Some(slot) = slots.first else { return Ok(Route::Here) };
+        let Some(slot) = slots.first else {
+            return if self.is_fenced && writes { Err(down()) } else { Ok(Route::Here) };
+        };
         if self.view.state(slot) == SlotState::Unowned {
             return Err(unserved());
         }
@@ -177,14 +181,18 @@ impl Asker<'_> {
     fn route_slot(&self, slot: u16, row: &Spec, writes: bool) -> Result<Route, Error> {
         let view = self.view;
         let asks = self.session.asking == Caching::Holds || row.flags.has(Flags::ASKING);
-        match view.state(slot) {
-            SlotState::Migrating | SlotState::Importing if row.name == "MIGRATE" => Ok(Route::Here),
-            SlotState::Own if view.is_primary => Ok(Route::Here),
-            SlotState::Migrating if view.is_primary => Ok(Route::IfPresent(slot)),
-            SlotState::Importing if asks && view.is_primary => Ok(Route::IfPresent(slot)),
-            SlotState::Own | SlotState::Migrating if self.reads_replica() && !writes => Ok(Route::Here),
-            _ => Err(self.redirect("MOVED", slot, view.primary_of(slot))),
+        let route = match view.state(slot) {
+            SlotState::Migrating | SlotState::Importing if row.name == "MIGRATE" => Route::Here,
+            SlotState::Own if view.is_primary => Route::Here,
+            SlotState::Migrating if view.is_primary => Route::IfPresent(slot),
+            SlotState::Importing if asks && view.is_primary => Route::IfPresent(slot),
+            SlotState::Own | SlotState::Migrating if self.reads_replica() && !writes => Route::Here,
+            _ => return Err(self.redirect("MOVED", slot, view.primary_of(slot))),
+        };
+        if self.is_fenced && view.is_primary {
+            self.while_down(is_on_shard_channels(row), writes)?;
         }
+        if view.closed.contains(slot) { Err(try_again()) } else { Ok(route) }
     }
 
     /// READONLY: the client reads from a replica on purpose.

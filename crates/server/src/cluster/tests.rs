@@ -401,3 +401,52 @@ fn a_scan_goes_over_all_slots() {
     ",
     );
 }
+
+#[test]
+fn a_node_serves_its_slots_until_its_fence() {
+    let mut world = node_with(OWN, &["--cluster-store", "etcd://127.0.0.1:1"]);
+    let server = world.server.clone();
+    let cluster = server.cluster.as_ref().expect("cluster mode");
+    world.check(
+        "
+        > SET bar 1                     < -CLUSTERDOWN The cluster is down
+        > GET bar                       < -CLUSTERDOWN The cluster is down
+        > MGET {bar}1 {bar}2            < -CLUSTERDOWN The cluster is down
+        > FLUSHALL                      < -CLUSTERDOWN The cluster is down
+        > EVAL \"return redis.call('set', 'bar', 1)\" 0
+        < -ERR Can not execute a command 'set' while the cluster is down*
+        > GET foo                       < -MOVED 12182 10.0.0.3:7003
+        > PING                          < PONG
+        > CLUSTER INFO                  < \"cluster_state:fail*\"
+        > CONFIG SET cluster-allow-reads-when-down yes < OK
+        > GET bar                       < (nil)
+        > SET bar 1                     < -CLUSTERDOWN The cluster is down and only accepts read commands
+        > CONFIG SET cluster-allow-reads-when-down no < OK
+    ",
+    );
+    cluster.fence.set(evenkeel_cluster::store::boot_clock() + 600_000);
+    world.check("> SET bar 1 < OK");
+    world.check("> CLUSTER INFO < \"cluster_state:ok*\"");
+    cluster.fence.set(0);
+    world.check("> GET bar < -CLUSTERDOWN The cluster is down");
+}
+
+#[test]
+fn closed_slots_serve_nothing() {
+    let mut world = node_with(OWN, &[]);
+    world.check("> SET bar 1 < OK");
+    world.check("> SET b 1 < OK");
+    let view = world.server.cluster.as_ref().expect("cluster mode").view();
+    let closed = std::iter::once(5061).collect();
+    world.server.publish(super::Seen { map: view.map.clone(), me: view.me, closed });
+    world.check(
+        "
+        > GET bar                       < -TRYAGAIN *
+        > SET bar 2                     < -TRYAGAIN *
+        > EVAL \"return redis.call('set', 'bar', 2)\" 0 < -ERR *
+        > GET b                         < \"1\"
+    ",
+    );
+    world.server.publish(super::Seen { map: view.map.clone(), me: view.me, closed: Default::default() });
+    world.check("> GET bar < \"1\"");
+}

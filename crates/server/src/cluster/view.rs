@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_cluster::{Address, Map, NodeId, SLOTS, Shard, ShardId};
+use evenkeel_cluster::{Address, Map, NodeId, SLOTS, Shard, ShardId, SlotRanges};
 use evenkeel_config::Settings;
 
 /// A slot, as this node sees it.
@@ -24,10 +24,20 @@ pub(crate) enum SlotState {
     Importing,
 }
 
+/// What a view is made of, beside the settings.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) map: Arc<Map>,
+    pub(crate) me: NodeId,
+    /// Slots that this node owns and does not serve, since they are about to leave.
+    pub(crate) closed: SlotRanges,
+}
+
 /// See the module's text.
 pub(crate) struct ClusterView {
     pub(crate) map: Arc<Map>,
     pub(crate) me: NodeId,
+    pub(crate) closed: SlotRanges,
     pub(crate) shard: ShardId,
     /// This node is the primary of its shard.
     pub(crate) is_primary: bool,
@@ -42,7 +52,13 @@ pub(crate) struct ClusterView {
 
 impl ClusterView {
     /// Returns the view of node `me`, which is in the map.
+    #[cfg(test)]
     pub(crate) fn new(map: Arc<Map>, me: NodeId, settings: &Settings) -> ClusterView {
+        ClusterView::of(Seen { map, me, closed: SlotRanges::default() }, settings)
+    }
+
+    /// Returns the view of a node that is in the map.
+    pub(crate) fn of(Seen { map, me, closed }: Seen, settings: &Settings) -> ClusterView {
         let node = map.node(me);
         let shard = node.map_or(ShardId::new([0; 20]), |node| node.shard);
         let is_primary = map.shard(shard).is_some_and(|own| own.primary == Some(me));
@@ -54,8 +70,9 @@ impl ClusterView {
             for (slot, state) in states.iter().enumerate() {
                 served[slot / 64] |= u64::from(*state == SlotState::Own) << (slot % 64);
             }
+            closed.iter().map(usize::from).for_each(|slot| served[slot / 64] &= !(1 << (slot % 64)));
         }
-        ClusterView { map, me, shard, is_primary, is_up, address, served, states }
+        ClusterView { map, me, closed, shard, is_primary, is_up, address, served, states }
     }
 
     /// Whether this node serves the keys of a slot, without any further condition.

@@ -57,7 +57,7 @@ impl Executor {
         }
         let mut moving = None;
         if let Some(view) = &self.cluster
-            && !request.key.is_some_and(|(_, place)| view.serves(place.slot()))
+            && (self.is_fenced || !request.key.is_some_and(|(_, place)| view.serves(place.slot())))
         {
             moving = self.route(view, session, (row, &request.args))?;
         }
@@ -145,12 +145,18 @@ impl Executor {
         session: &Session,
         (row, args): (&Spec, &Args<'_>),
     ) -> Result<Option<u16>, Error> {
-        if session.replays || routing::has_no_slot(row) {
+        if session.replays {
             return Ok(None);
+        }
+        if routing::has_no_slot(row) {
+            let is_refused = self.is_fenced && row.flags.has(Flags::WRITE);
+            return if is_refused { Err(routing::down()) } else { Ok(None) };
         }
         let flags = declared::flags_of_call(row, args, &self.server.scripts);
         let writes = has((row, flags), session, Flags::WRITE);
-        match (Asker { view, settings: &self.settings, session }).route(row, args, writes)? {
+        match (Asker { view, settings: &self.settings, session, is_fenced: self.is_fenced })
+            .route(row, args, writes)?
+        {
             Route::Here => Ok(None),
             Route::IfPresent(slot) => Ok(Some(slot)),
         }

@@ -49,7 +49,7 @@ impl Executor {
                 flow => return Ok(flow),
             }
         }
-        let asker = Asker { view: &view, settings: &self.settings, session };
+        let asker = Asker { view: &view, settings: &self.settings, session, is_fenced: self.is_fenced };
         let mut all = keys.clone();
         if matches!(row.lock_scope, LockScope::Queue) {
             all.extend(queued_keys(session, keyspace));

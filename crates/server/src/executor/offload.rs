@@ -37,6 +37,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::cluster::leaving::gone;
+use crate::cluster::routing::down;
 use crate::executor::Executor;
 use crate::executor::admission;
 use crate::executor::permission;
@@ -483,7 +484,11 @@ impl OffloadJob {
                 return Err(refusal);
             }
             if let Some(view) = &executor.cluster
-                && let Some(error) = gone(view, &executor.settings, &self.client, (row, &args))
+                && let Some(error) =
+                    gone(view, &executor.settings, &self.client, (row, &args)).or_else(|| {
+                        (server.is_fenced() && (row.flags.has(Flags::WRITE) || !row.keys.is_none()))
+                            .then(down)
+                    })
             {
                 server.core.keyspace.leave(&mut executor.ctx);
                 return Err(error);

@@ -65,9 +65,9 @@ impl ScriptHost for ScriptThread<'_> {
         keys: &[Key<'_>],
     ) -> Result<Option<u16>, Error> {
         let Some(cluster) = &self.server.cluster else { return Ok(None) };
-        let settings = base.settings;
+        let (settings, is_fenced) = (base.settings, self.server.is_fenced());
         cluster.with_view(self.worker, |view| {
-            Asker { view, settings, session }.judge_in_script(command, keys, base.guard)
+            Asker { view, settings, session, is_fenced }.judge_in_script(command, keys, base.guard)
         })
     }
 

@@ -222,6 +222,8 @@ fn wait_until_quiet(server: &Arc<Server>, say: &mut dyn FnMut(&str)) -> Result<(
             return Err("the server is loading data".into());
         } else if server.replication.failover.is_under_way() {
             return Err("a failover is under way".into());
+        } else if server.cluster.as_ref().is_some_and(|cluster| cluster.is_shared()) {
+            return Err("cluster-store is set: restart the node instead".into());
         } else if !server.persist.has_all_data() {
             return Err("the data are not complete".into());
         } else if server.persist.backup.status().stage.is_open() {

@@ -149,7 +149,14 @@ impl Shared {
     }
 
     fn recover(&self) {
-        if self.state().failure.take().is_some() {
+        self.recover_from(|_| true);
+    }
+
+    /// Reports that the last error is over, if it is one of these.
+    fn recover_from(&self, is_over: impl FnOnce(&StoreError) -> bool) {
+        let mut state = self.state();
+        if state.failure.take_if(|failure| is_over(failure)).is_some() {
+            drop(state);
             self.emit(StoreEvent::Recovered);
         }
     }
@@ -158,6 +165,10 @@ impl Shared {
     async fn call(&self, path: &str, body: &Value) -> Result<Value, CallError> {
         let answer = self.client.call(path, body).await?;
         self.check_header(&answer).map_err(CallError::Refused)?;
+        let of_a_request = |failure: &StoreError| {
+            matches!(failure, StoreError::Unreachable { .. } | StoreError::Answer { .. })
+        };
+        self.recover_from(of_a_request);
         Ok(answer)
     }
 
@@ -236,6 +247,7 @@ impl Shared {
         let body = api::transaction(&self.paths, transaction);
         match self.call("kv/txn", &body).await {
             Ok(answer) if answer["succeeded"] == true => {
+                self.recover_from(|failure| matches!(failure, StoreError::NoSpace));
                 Outcome::Committed(api::number(&answer["header"], "revision"))
             }
             Ok(_) => Outcome::Refused,

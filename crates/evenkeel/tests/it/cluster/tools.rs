@@ -18,7 +18,7 @@ fn redis_cli(args: &[&str]) -> Option<(bool, String)> {
 }
 
 #[track_caller]
-fn must_find(args: &[&str], needles: &[&str]) {
+pub(super) fn must_find(args: &[&str], needles: &[&str]) {
     let Some((succeeds, text)) = redis_cli(args) else { return };
     assert!(succeeds, "{args:?}: {text}");
     needles.iter().for_each(|needle| assert!(text.contains(needle), "{args:?}: no {needle:?} in {text}"));

@@ -198,9 +198,19 @@ const OF_THE_BUS: [&str; 9] = [
     "total_cluster_links_buffer_limit_exceeded",
 ];
 
+/// Returns the number of nodes that this node knows. With a store, all nodes of the store are in the map, but
+/// one that has neither slots nor other nodes in its shard has no part in the cluster: redis-cli's `create`
+/// and `add-node` take a node for new that knows itself alone.
+fn known_nodes(view: &ClusterView, is_shared: bool) -> usize {
+    let has_part = view.map.shard(view.shard).is_some_and(|own| !own.slots.is_empty())
+        || view.map.members(view.shard).count() > 1;
+    if is_shared && !has_part { 1 } else { view.map.nodes().len() }
+}
+
 /// CLUSTER INFO
 pub(super) fn info(call: &mut ServerCall<'_, '_>) -> Done {
     let view = view(call)?;
+    let Some(cluster) = &call.server.cluster else { return Err(super::disabled()) };
     let map = &view.map;
     let unserved = (0..SLOTS as u16).filter(|slot| view.state(*slot) == SlotState::Unowned).count();
     let ok = SLOTS - unserved;
@@ -210,7 +220,8 @@ pub(super) fn info(call: &mut ServerCall<'_, '_>) -> Done {
     let failed_slots = map.assigned().saturating_sub(ok);
     let mut text = String::new();
     let mut field = |name: &str, value: &dyn std::fmt::Display| _ = write!(text, "{name}:{value}\r\n");
-    field("cluster_state", &if view.is_up { "ok" } else { "fail" });
+    let is_fenced = view.is_primary && call.server.is_fenced();
+    field("cluster_state", &if view.is_up && !is_fenced { "ok" } else { "fail" });
     for (name, value) in [
         ("cluster_slots_assigned", map.assigned()),
         ("cluster_slots_ok", ok),
@@ -220,7 +231,7 @@ pub(super) fn info(call: &mut ServerCall<'_, '_>) -> Done {
         ("cluster_nodes_fail", failed_nodes),
         ("cluster_voting_nodes_pfail", 0),
         ("cluster_voting_nodes_fail", 0),
-        ("cluster_known_nodes", map.nodes().len()),
+        ("cluster_known_nodes", known_nodes(&view, cluster.is_shared())),
         ("cluster_size", size),
     ] {
         field(name, &value);
@@ -228,6 +239,9 @@ pub(super) fn info(call: &mut ServerCall<'_, '_>) -> Done {
     field("cluster_current_epoch", &map.epoch());
     field("cluster_my_epoch", &own_epoch);
     OF_THE_BUS.iter().for_each(|name| field(name, &0));
+    if let Some(health) = cluster.store_health() {
+        field("cluster_store", &health);
+    }
     call.base.reply.verbatim(&text, b"txt");
     Ok(Flow::Replied)
 }

@@ -40,7 +40,19 @@ fn failed(reason: String) -> Error {
 /// The error for a subcommand that needs a map which several nodes share.
 fn needs_store(call: &ServerCall<'_, '_>) -> Error {
     let name = evenkeel_command::table::table().row(call.base.id).name.replace('|', " ");
-    Error::text(format!("ERR {name} needs cluster-store: this node's map is a file of its own"))
+    match shared(call) {
+        Ok(()) => Error::text(format!("ERR {name} does not exist yet")),
+        Err(error) => error,
+    }
+}
+
+/// Checks that several nodes share the map.
+fn shared(call: &ServerCall<'_, '_>) -> Result<(), Error> {
+    if call.server.cluster.as_ref().is_some_and(|cluster| cluster.is_shared()) {
+        return Ok(());
+    }
+    let name = evenkeel_command::table::table().row(call.base.id).name.replace('|', " ");
+    Err(Error::text(format!("ERR {name} needs cluster-store: this node's map is a file of its own")))
 }
 
 /// Parses single slots, from argument 2 on.
@@ -128,16 +140,18 @@ pub(super) fn set_slot(call: &mut ServerCall<'_, '_>) -> Done {
     }
     let (args, slot) = (call.base.args, slot_at(call, 2)?);
     let is_own = view.map.owner(slot).is_some_and(|(id, _)| id == view.shard);
+    // A shared map may be ahead of the view: the plan of the change decides.
+    let is_alone = shared(call).is_err();
     let node = |unknown: &str| {
         named(&view, args.at(4))
             .map(|(id, _)| id)
             .map_err(|_| Error::Bytes([b"ERR ", unknown.as_bytes(), b" ", args.at(4)].concat()))
     };
     let what = match (args.word(3).as_bytes(), args.len()) {
-        (b"MIGRATING", 5) if !is_own => {
+        (b"MIGRATING", 5) if is_alone && !is_own => {
             return Err(Error::text(format!("ERR I'm not the owner of hash slot {slot}")));
         }
-        (b"IMPORTING", 5) if is_own => {
+        (b"IMPORTING", 5) if is_alone && is_own => {
             return Err(Error::text(format!("ERR I'm already the owner of hash slot {slot}")));
         }
         (b"MIGRATING", 5) => SlotChange::Migrating(node("I don't know about node")?),
@@ -231,16 +245,27 @@ pub(super) fn meet(call: &mut ServerCall<'_, '_>) -> Done {
     if !is_port(bus) {
         return Err(Error::text("ERR Cluster bus port number is out of range"));
     }
-    Err(needs_store(call))
+    shared(call)?;
+    let ip = String::from_utf8_lossy(args.at(2)).into_owned();
+    change(call, MapRequest::Meet { ip, port: port as u16 })
 }
 
 /// CLUSTER FORGET node-id
 pub(super) fn forget(call: &mut ServerCall<'_, '_>) -> Done {
     let view = view(call)?;
-    if named(&view, call.base.args.at(2))?.0 == view.me {
+    let node = match named(&view, call.base.args.at(2)) {
+        Ok((node, _)) => node,
+        Err(unknown) => {
+            shared(call).map_err(|_| unknown.clone())?;
+            let name = std::str::from_utf8(call.base.args.at(2)).ok();
+            name.and_then(|name| name.parse().ok()).ok_or(unknown)?
+        }
+    };
+    if node == view.me {
         return Err(Error::text("ERR I tried hard but I can't forget myself..."));
     }
-    Err(needs_store(call))
+    shared(call)?;
+    change(call, MapRequest::Forget(node))
 }
 
 /// CLUSTER REPLICATE node-id

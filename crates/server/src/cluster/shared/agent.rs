@@ -1,0 +1,336 @@
+//! The thread `cluster`: events of the store and of the server go to the decider, whose actions are carried
+//! out in their order.
+//!
+//! **The fence rises only under the right map.** Workers run under the map that was published last. When the
+//! node becomes the primary in a new epoch, slots may have moved while it was not: it serves from the time at
+//! which the map of that epoch, or a later one, is in force. Within an epoch, slots leave only when the node
+//! itself has closed them (`operator.rs`), or without keys.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use evenkeel_cluster::store::{Request, StoreEvent, boot_clock};
+use evenkeel_cluster::{Action, Address, Decider, Event, Operation, Setup, Snapshot, Timing, plan};
+use evenkeel_runtime::threads;
+
+use super::super::fence::Fence;
+use super::super::identity::Identity;
+use super::{Agent, Closed, Message, NOT_OF_THE_DECIDER, State, connect, publisher};
+use crate::server::Server;
+use crate::startup::VERSION;
+
+/// The longest wait for the end of the lease at the end of the process.
+const END_MAX: Duration = Duration::from_millis(500);
+
+/// Milliseconds between two attempts to learn this node's address.
+const LOOK_INTERVAL: u64 = 1_000;
+
+/// Starts the threads of a node with a store.
+///
+/// # Errors
+/// The reason why the settings cannot be used, or why a thread does not start.
+pub(in crate::cluster) fn start(server: &Arc<Server>, identity: Identity) -> Result<(), String> {
+    let cluster = server.cluster.as_ref().ok_or("cluster mode is off")?;
+    let settings = server.core.settings();
+    let (messages, receiver) = channel();
+    let sink = messages.clone();
+    let new_cluster = evenkeel_cluster::NodeId::new(super::super::random_id()).to_string();
+    let config = connect::config(&settings, &identity.cluster, new_cluster)?;
+    let ttl = config.ttl;
+    let store = connect::connect(config, Box::new(move |event| _ = sink.send(Message::Store(event))))?;
+    let agent = Arc::new(Agent {
+        me: identity.me,
+        store: Box::new(store),
+        messages,
+        state: State {
+            snapshot: Arc::default(),
+            closed: Closed::default(),
+            published: (0, 0),
+            address: None,
+            health: "connecting".into(),
+            last_number: 0,
+            answers: Default::default(),
+            has_ended: false,
+        }
+        .into(),
+        changed: Default::default(),
+    });
+    let _ = cluster.agent.set(agent.clone());
+    let failed = |error: std::io::Error| format!("Cannot start a thread of the cluster: {error}");
+    let (on_thread, publishing, own) = (server.clone(), agent.clone(), identity.clone());
+    let map = threads::named("cluster-map").spawn(move || publisher::run(&on_thread, &publishing, &own));
+    map.map_err(failed)?;
+    let server = server.clone();
+    let thread =
+        threads::named("cluster").spawn(move || Run::new(server, agent, identity, ttl).run(&receiver));
+    thread.map(drop).map_err(failed)
+}
+
+/// The state of the thread.
+struct Run {
+    server: Arc<Server>,
+    agent: Arc<Agent>,
+    identity: Identity,
+    timing: Timing,
+    decider: Option<Decider>,
+    /// The address from which packets go to the store.
+    local_ip: Option<String>,
+    /// What the decider said last of the time until which the node may serve.
+    until: u64,
+    /// The revision of the view in which the node began its epoch.
+    leads_since: u64,
+    published: u64,
+    stops_writes: bool,
+    registration: Registration,
+    next_settling: u64,
+    next_look: u64,
+}
+
+/// The node's entry in the map.
+#[derive(Default)]
+struct Registration {
+    /// The map has had the node.
+    is_known: bool,
+    is_forgotten: bool,
+    next_try: u64,
+}
+
+impl Run {
+    fn new(server: Arc<Server>, agent: Arc<Agent>, identity: Identity, ttl: u64) -> Run {
+        Run {
+            server,
+            agent,
+            identity,
+            timing: Timing::of_lease(ttl),
+            decider: None,
+            local_ip: None,
+            until: 0,
+            leads_since: 0,
+            published: 0,
+            stops_writes: false,
+            registration: Registration::default(),
+            next_settling: 0,
+            next_look: 0,
+        }
+    }
+
+    fn run(mut self, messages: &Receiver<Message>) {
+        let pause = Duration::from_millis((self.timing.ttl / 60).clamp(10, 50));
+        loop {
+            self.learn_address();
+            match messages.recv_timeout(pause) {
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => self.decide(Event::Tick { offset: self.offset() }),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.register();
+            self.settle();
+        }
+    }
+
+    fn fence(&self) -> Option<&Fence> {
+        self.server.cluster.as_ref().map(|cluster| &cluster.fence)
+    }
+
+    fn offset(&self) -> u64 {
+        self.server.replication.stream().offset()
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Store(StoreEvent::Answered { number, outcome }) if number > NOT_OF_THE_DECIDER => {
+                self.agent.answered(number, outcome);
+            }
+            Message::Store(event) => match event.into_event() {
+                Ok(Event::View(view)) => self.see(view),
+                Ok(event) => self.decide(event),
+                Err(news) => self.hear(news),
+            },
+            Message::Decider(event) => self.decide(event),
+            Message::Published(revision) => {
+                self.published = revision;
+                self.move_fence();
+            }
+        }
+    }
+
+    fn see(&mut self, view: Arc<Snapshot>) {
+        if self.agent.health() == "connecting" {
+            self.agent.set_health("ok");
+        }
+        self.agent.change(|state| {
+            state.snapshot = view.clone();
+            state.open_if_settled();
+        });
+        self.decide(Event::View(view));
+    }
+
+    /// News of the store that the decider does not need.
+    fn hear(&mut self, news: StoreEvent) {
+        match news {
+            StoreEvent::Failed(error) => {
+                log::warn!("{error}");
+                self.agent.set_health(&error.to_string());
+            }
+            StoreEvent::Recovered => {
+                log::info!("The cluster's store can be used again");
+                self.agent.set_health("ok");
+            }
+            StoreEvent::Identified { cluster } if cluster != self.identity.cluster => {
+                log::info!("This node belongs to cluster {cluster}");
+                self.identity.cluster = cluster;
+                if let Some(cluster) = &self.server.cluster {
+                    cluster.keep_identity(&self.identity);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The address that the settings announce, or else that of this machine towards the store.
+    fn learn_address(&mut self) {
+        let settings = self.server.core.settings();
+        let Some(cluster) = &self.server.cluster else { return };
+        let mut address = cluster.view().address.clone();
+        if settings.cluster_announce_ip.is_empty() {
+            if self.local_ip.is_none() && boot_clock() >= self.next_look {
+                self.local_ip = connect::local_ip(&settings);
+                self.next_look = boot_clock() + LOOK_INTERVAL;
+            }
+            let Some(ip) = &self.local_ip else { return };
+            address.ip.clone_from(ip);
+        }
+        self.agent.state.lock().address = Some(address.clone());
+        if self.decider.is_none() {
+            self.decider = Some(Decider::new(self.setup(address)));
+            let view = self.agent.snapshot();
+            if view.revision > 0 {
+                self.decide(Event::View(view));
+            }
+        }
+    }
+
+    fn setup(&self, address: Address) -> Setup {
+        Setup {
+            me: self.identity.me,
+            process: evenkeel_runtime::random::random_seed(),
+            incarnation: self.identity.incarnation,
+            offset: self.offset(),
+            address,
+            version: VERSION.into(),
+            timing: self.timing,
+        }
+    }
+
+    /// Lets the decider handle an event, and those that follow from its actions.
+    fn decide(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let Some(decider) = &mut self.decider else { return };
+            for action in decider.handle(event, boot_clock()) {
+                events.extend(self.act(action));
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Option<Event> {
+        let store = &self.agent.store;
+        match action {
+            Action::Grant => store.send(Request::Grant),
+            Action::Renew { lease } => store.send(Request::Renew(lease)),
+            Action::Revoke { lease } => store.send(Request::Revoke(lease)),
+            Action::Submit { number, transaction } => store.send(Request::Submit(number, transaction)),
+            Action::ServeUntil(until) => {
+                self.until = until;
+                self.move_fence();
+            }
+            Action::StopWrites => {
+                self.stops_writes = true;
+                self.move_fence();
+            }
+            Action::ResumeWrites => {
+                self.stops_writes = false;
+                self.move_fence();
+            }
+            Action::Lead { .. } => {
+                (self.leads_since, self.stops_writes) = (self.agent.snapshot().revision, false);
+                self.move_fence();
+            }
+            Action::CountAcks { number, .. } => {
+                return Some(Event::Counting { number, offset: self.offset() });
+            }
+            Action::Log(line) => log::info!("{line}"),
+            Action::Exit => self.agent.change(|state| state.has_ended = true),
+            // There are no replicas, and no moves, without a data path between nodes.
+            Action::Follow { .. } | Action::FullSync(_) | Action::Move(..) => {}
+        }
+        None
+    }
+
+    /// See the module's text.
+    fn move_fence(&self) {
+        let may_serve = self.published >= self.leads_since && !self.stops_writes;
+        if let Some(fence) = self.fence() {
+            fence.set(if may_serve { self.until } else { 0 });
+        }
+    }
+
+    /// Enters the map, once; afterwards, keeps the node's address there.
+    fn register(&mut self) {
+        let now = boot_clock();
+        let (snapshot, address) = {
+            let state = self.agent.state.lock();
+            (state.snapshot.clone(), state.address.clone())
+        };
+        if snapshot.revision == 0 || now < self.registration.next_try {
+            return;
+        }
+        self.registration.next_try = now + self.timing.retry / 4;
+        let is_known = snapshot.nodes.contains_key(&self.identity.me);
+        if !is_known && self.registration.is_known {
+            if !self.registration.is_forgotten {
+                log::warn!("The map of the cluster does not have this node any more: it was forgotten");
+            }
+            self.registration.is_forgotten = true;
+            return;
+        }
+        self.registration.is_forgotten = false;
+        self.registration.is_known |= is_known;
+        if let Some(address) = address
+            && let Ok(transaction) =
+                plan(&snapshot, self.identity.me, &entry(&snapshot, &self.identity, address))
+            && !transaction.changes.is_empty()
+        {
+            self.agent.send(transaction, false);
+        }
+    }
+
+    /// Settles a transaction without an answer, whose slots are closed.
+    fn settle(&mut self) {
+        let now = boot_clock();
+        let unsettled = self.agent.state.lock().closed.until_changed;
+        if let Some((shard, revision)) = unsettled.filter(|_| now >= self.next_settling) {
+            self.next_settling = now + self.timing.retry;
+            self.agent.settle(shard, revision);
+        }
+    }
+}
+
+/// The operation that enters a node into the map. Its shard is a new one.
+pub(super) fn entry(snapshot: &Snapshot, identity: &Identity, address: Address) -> Operation {
+    let is_taken = snapshot.shards.contains_key(&identity.shard);
+    let shard =
+        if is_taken { evenkeel_cluster::ShardId::new(super::super::random_id()) } else { identity.shard };
+    Operation::Register { address, shard, incarnation: identity.incarnation }
+}
+
+impl Agent {
+    /// Gives the lease back. No worker runs any more.
+    pub(in crate::cluster) fn end(&self) {
+        let _ = self.messages.send(Message::Decider(Event::Shutdown));
+        self.wait(END_MAX, |state| {
+            (state.has_ended && !state.snapshot.alive.contains_key(&self.me)).then_some(())
+        });
+    }
+}

@@ -1,0 +1,172 @@
+//! The map in a store that several nodes share: etcd.
+//!
+//! | file | |
+//! |---|---|
+//! | `agent.rs` | the thread `cluster`: feeds the decider of crate `cluster`, and carries out its actions |
+//! | `publisher.rs` | the thread `cluster-map`: makes maps of the store the server's map |
+//! | `operator.rs` | requests of operators as transactions |
+//! | `connect.rs` | the store that the settings name |
+//!
+//! Publishing waits for the commands that run, which may be long. So it has a thread of its own: renewals of
+//! the lease do not wait for it.
+
+mod agent;
+mod connect;
+mod operator;
+mod publisher;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use evenkeel_cluster::store::{Request, Store, StoreEvent};
+use evenkeel_cluster::{Address, Event, Guard, NodeId, Outcome, ShardId, SlotRanges, Snapshot, Transaction};
+use parking_lot::{Condvar, Mutex};
+
+pub(super) use agent::start;
+pub(super) use connect::check;
+pub(super) use operator::change;
+
+/// The first number of transactions that are not the decider's.
+const NOT_OF_THE_DECIDER: u64 = 1 << 63;
+
+/// The thread of a node that keeps its place in the store; see the module's text.
+pub(crate) struct Agent {
+    pub(super) me: NodeId,
+    store: Box<dyn Store>,
+    messages: Sender<Message>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What reaches the agent's thread.
+enum Message {
+    Store(StoreEvent),
+    Decider(Event),
+    /// The map of this revision is in force.
+    Published(u64),
+}
+
+/// What the threads share. Each change notifies `Agent::changed`.
+struct State {
+    /// The newest view of the store.
+    snapshot: Arc<Snapshot>,
+    /// Slots that this node owns and does not serve: they are about to leave.
+    closed: Closed,
+    /// The revision of the map in force, and the version of the closed slots.
+    published: (u64, u64),
+    /// This node's address; `None`: it is not known yet.
+    address: Option<Address>,
+    /// What INFO says of the store: `ok`, or what is wrong.
+    health: String,
+    last_number: u64,
+    /// The answers to transactions that somebody waits for.
+    answers: BTreeMap<u64, Option<Outcome>>,
+    /// The process has given its lease back.
+    has_ended: bool,
+}
+
+/// See [`State::closed`].
+#[derive(Default)]
+struct Closed {
+    slots: SlotRanges,
+    version: u64,
+    /// The slots open again when this shard is not any more as it was at this revision: a transaction may
+    /// yet be made until then.
+    until_changed: Option<(ShardId, u64)>,
+}
+
+impl Closed {
+    fn set(&mut self, slots: SlotRanges) {
+        (self.slots, self.until_changed) = (slots, None);
+        self.version += 1;
+    }
+}
+
+impl State {
+    /// Opens slots whose fate the newest view shows. The publisher takes both together.
+    fn open_if_settled(&mut self) {
+        let is_settled = self.closed.until_changed.is_some_and(|(shard, revision)| {
+            self.snapshot.revision_of(evenkeel_cluster::Key::Shard(shard)) != revision
+        });
+        if is_settled {
+            self.closed.set(SlotRanges::default());
+        }
+    }
+}
+
+impl Agent {
+    /// What INFO says of the store: `ok`, or what is wrong, in a line.
+    pub(crate) fn health(&self) -> String {
+        self.state.lock().health.clone()
+    }
+
+    fn set_health(&self, health: &str) {
+        self.state.lock().health = health.split_whitespace().collect::<Vec<_>>().join(" ");
+    }
+
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.state.lock().snapshot.clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until a function returns a value. `None`: the time is up.
+    fn wait<T>(&self, time: Duration, mut pick: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+        let end = Instant::now() + time;
+        let mut state = self.state.lock();
+        loop {
+            if let Some(found) = pick(&mut state) {
+                return Some(found);
+            }
+            if self.changed.wait_until(&mut state, end).timed_out() {
+                return pick(&mut state);
+            }
+        }
+    }
+
+    /// Sends a transaction that is not the decider's, and returns its number.
+    fn send(&self, transaction: Transaction, awaits: bool) -> u64 {
+        let mut state = self.state.lock();
+        state.last_number += 1;
+        let number = NOT_OF_THE_DECIDER + state.last_number;
+        if awaits {
+            state.answers.insert(number, None);
+        }
+        drop(state);
+        self.store.send(Request::Submit(number, transaction));
+        number
+    }
+
+    fn answered(&self, number: u64, outcome: Outcome) {
+        self.change(|state| {
+            if let Some(answer) = state.answers.get_mut(&number) {
+                *answer = Some(outcome);
+            }
+        });
+    }
+
+    /// Sends a transaction and waits for its end.
+    fn submit(&self, transaction: Transaction, time: Duration) -> Outcome {
+        let number = self.send(transaction, true);
+        let outcome = self.wait(time, |state| state.answers.get(&number).copied().flatten());
+        self.state.lock().answers.remove(&number);
+        outcome.unwrap_or(Outcome::Unknown)
+    }
+
+    /// Sends a transaction that changes nothing, and that is made if a shard is as it was at a revision:
+    /// either this one is made, or that one whose fate is unknown.
+    fn settle(&self, shard: ShardId, revision: u64) {
+        let snapshot = self.snapshot();
+        let key = evenkeel_cluster::Key::Shard(shard);
+        if let Some(entry) = snapshot.shards.get(&shard).filter(|_| snapshot.revision_of(key) == revision) {
+            let same = evenkeel_cluster::Change::Shard(shard, entry.value.as_ref().clone());
+            let guards = vec![Guard::Unchanged(key, revision)];
+            self.send(Transaction { guards, changes: vec![same] }, false);
+        }
+    }
+}
