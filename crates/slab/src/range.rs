@@ -181,16 +181,16 @@ mod system {
 
     /// A memory file of `bytes`, mapped as a whole.
     pub(super) fn shared(bytes: usize) -> io::Result<(NonNull<u8>, OwnedFd)> {
-        // Beyond a limit of the sizes of files, the system ends the process.
-        let limit = getrlimit(Resource::Fsize).current;
-        if limit.is_some_and(|limit| limit < bytes as u64) {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
         shared_at(Some(ADDRESS), bytes)
     }
 
     /// The address is a wish.
     fn shared_at(address: Option<usize>, bytes: usize) -> io::Result<(NonNull<u8>, OwnedFd)> {
+        // Beyond a limit of the sizes of files, the system ends the process.
+        let limit = getrlimit(Resource::Fsize).current;
+        if limit.is_some_and(|limit| limit < bytes as u64) {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let file = memfd_create(c"evenkeel-data", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, bytes as u64)?;
         let fixed = match address {
