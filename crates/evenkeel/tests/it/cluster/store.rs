@@ -69,7 +69,7 @@ impl Shared {
 /// The arguments of a node of these members.
 fn arguments(etcd: &Members) -> Vec<&'static str> {
     let store = format!("etcd://{}", etcd.endpoints().join(","));
-    vec!["--cluster-enabled", "yes", "--cluster-lease", "2", "--cluster-store", store.leak()]
+    vec!["--cluster-enabled", "yes", "--cluster-store", store.leak()]
 }
 
 fn field(client: &mut Client, name: &str) -> String {
@@ -277,6 +277,7 @@ fn a_map_that_somebody_damaged_is_named() {
     }
     let cluster = Shared::start(1, &[]);
     let id = cluster.id(0);
+    assert_eq!(text(&mut cluster.connect(0), "CLUSTER ADDSLOTS 1"), "OK"); // the node is in the map
     let key = format!("/evenkeel/evenkeel/nodes/{id}");
     let good = cluster.etcd.control(&["get", "--print-value-only", &key]);
     cluster.etcd.control(&["put", &key, "{}"]);

@@ -139,7 +139,7 @@ impl Failure {
 /// Makes an operation, and waits until it is in force here.
 fn commit(agent: &Agent, operation: &Operation) -> Result<(), Failure> {
     let end = Instant::now() + TIME_MAX;
-    let mut is_current = false;
+    let (mut is_current, mut was_unknown) = (false, false);
     if !matches!(operation, Operation::Register { .. }) {
         wait_for_entry(agent)?;
     }
@@ -152,6 +152,9 @@ fn commit(agent: &Agent, operation: &Operation) -> Result<(), Failure> {
                 catch_up(agent, &snapshot);
                 continue;
             }
+            Err(_) if was_unknown && is_made(&snapshot, agent.me, operation) => {
+                return in_force(agent, snapshot.revision);
+            }
             Err(refusal) => return Err(Failure::of(refusal.strip_prefix("ERR ").unwrap_or(&refusal))),
         };
         if transaction.changes.is_empty() {
@@ -162,6 +165,9 @@ fn commit(agent: &Agent, operation: &Operation) -> Result<(), Failure> {
             // The slots stay closed until the view has the change.
             Outcome::Committed(revision) => {
                 return in_force(agent, revision).map_err(|failure| Failure { unsettled, ..failure });
+            }
+            Outcome::Unknown if unsettled.is_some_and(|shard| settle(agent, shard, end)) => {
+                was_unknown = true;
             }
             Outcome::Unknown => {
                 let reason = format!(
@@ -186,6 +192,32 @@ fn commit(agent: &Agent, operation: &Operation) -> Result<(), Failure> {
     }
 }
 
+/// Waits until a transaction without an answer was made, or never will be, since a shard is not any more as
+/// it was at a revision. Returns false at the end of the time.
+fn settle(agent: &Agent, (shard, revision): (ShardId, u64), end: Instant) -> bool {
+    loop {
+        let is_settled = agent.wait(Duration::from_millis(200), |state| {
+            (state.snapshot.revision_of(Key::Shard(shard)) != revision).then_some(())
+        });
+        if is_settled.is_some() || Instant::now() >= end {
+            return is_settled.is_some();
+        }
+        agent.settle(shard, revision);
+    }
+}
+
+/// Whether a map has the effect of an operation that is refused if it was made before.
+fn is_made(snapshot: &Snapshot, me: NodeId, operation: &Operation) -> bool {
+    let shard = snapshot.nodes.get(&me).and_then(|node| snapshot.shards.get(&node.value.shard));
+    let Some(own) = shard.map(|entry| &entry.value.slots) else { return false };
+    match operation {
+        Operation::AddSlots(slots) => own.includes(slots),
+        Operation::DelSlots(slots) => !own.meets(slots),
+        Operation::Forget(node) => !snapshot.nodes.contains_key(node),
+        _ => false,
+    }
+}
+
 /// Waits until the map has this node, which may just have started.
 fn wait_for_entry(agent: &Agent) -> Result<(), Failure> {
     let has_me = |state: &mut super::State| state.snapshot.nodes.contains_key(&agent.me).then_some(());
@@ -195,7 +227,8 @@ fn wait_for_entry(agent: &Agent) -> Result<(), Failure> {
     Err(Failure::of(match agent.snapshot().revision {
         0 => format!("the cluster's store has shown no map yet: {}", agent.health()),
         _ => format!(
-            "this node is not in the map; after CLUSTER FORGET, CLUSTER MEET brings it back ({})",
+            "this node is not in the map; after CLUSTER FORGET, CLUSTER MEET brings it \
+             back ({})",
             agent.health()
         ),
     }))
@@ -291,5 +324,9 @@ mod tests {
         assert!(left(Operation::Assign { slot: 3, node: me }).is_empty());
         assert!(left(Operation::Assign { slot: 30, node: other }).is_empty());
         assert!(left(Operation::AddSlots(slots(50..=60))).is_empty());
+        let made = |operation| is_made(&view, me, &operation);
+        assert!(made(Operation::AddSlots(slots(1..=2))) && !made(Operation::AddSlots(slots(9..=10))));
+        assert!(made(Operation::DelSlots(slots(10..=11))) && !made(Operation::DelSlots(slots(9..=10))));
+        assert!(made(Operation::Forget(other)) && !made(Operation::Forget(me)));
     }
 }
