@@ -200,7 +200,7 @@ pub struct Fields {
     pub cluster_allow_pubsubshard_when_down: bool,
     pub cluster_slot_stats_enabled: bool,
     pub cluster_preferred_endpoint_type: EndpointType,
-    /// What clients get as this node's address; empty and zero: what is known without it.
+    /// This node's address in replies to clients. Empty, or zero: the address that the client has reached.
     pub cluster_announce_ip: Word,
     pub cluster_announce_port: u16,
     pub cluster_announce_tls_port: u16,

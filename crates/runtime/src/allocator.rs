@@ -197,9 +197,11 @@ const SHARED_MAX: u32 = 600;
 /// most `CHUNKS_KEPT`.
 const CHUNK_SLICES: u32 = 20;
 const CHUNK_PAUSE: Duration = Duration::from_millis(1);
-const LARGE_LOOKS: usize = 256;
 const CHUNKS_SHARE: usize = 64;
 const CHUNKS_KEPT: usize = 8;
+
+/// Most looks at chunks of large blocks in a round.
+const LARGE_LOOKS: usize = 4096;
 
 /// Rounds for which such purges go on after threads have purged their own memory.
 const AGAIN_ROUNDS: u32 = 50;
@@ -230,6 +232,9 @@ pub struct Watch {
     emptied: u64,
     /// Whether chunks without blocks are still to go back.
     purges_chunks: bool,
+    /// Looks at chunks of large blocks that are still due: two at each, since pages go back that were free at
+    /// the look before.
+    large_looks: usize,
 }
 
 impl Watch {
@@ -283,10 +288,12 @@ impl Watch {
         let has_emptied = std::mem::replace(&mut self.emptied, emptied) != emptied;
         if has_given_back || has_emptied || looked == Looked::Shared {
             self.purges_chunks = true;
+            self.large_looks = 2 * evenkeel_slab::chunks();
         }
         if self.purges_chunks {
             self.purges_chunks = purge_chunks();
         }
+        self.large_looks -= purge_large(self.large_looks);
         if self.may_have_faded(has_given_back || has_emptied) {
             ahead::look_for_gaps();
         }
@@ -300,8 +307,6 @@ impl Watch {
 /// Gives chunks without blocks back to the system, for a round. Returns whether there may be more.
 fn purge_chunks() -> bool {
     let kept = (evenkeel_slab::in_chunks() / evenkeel_slab::CHUNK / CHUNKS_SHARE).clamp(1, CHUNKS_KEPT);
-    // Pages of large blocks that have been free for two rounds.
-    evenkeel_slab::purge_large(LARGE_LOOKS);
     for _ in 0..CHUNK_SLICES {
         let until = Instant::now() + Duration::from_micros(SLICE_US_MAX);
         while Instant::now() < until {
@@ -312,6 +317,21 @@ fn purge_chunks() -> bool {
         std::thread::sleep(CHUNK_PAUSE);
     }
     true
+}
+
+/// Gives free pages of large blocks back to the system, for a round. Returns the number of looks at chunks, of
+/// `looks` at most.
+fn purge_large(looks: usize) -> usize {
+    // Each chunk once: the next look at it belongs to the next round.
+    let (looks, mut done) = (looks.min(evenkeel_slab::chunks()).min(LARGE_LOOKS), 0);
+    let until = Instant::now() + CHUNK_PAUSE * CHUNK_SLICES;
+    while done < looks && Instant::now() < until {
+        if evenkeel_slab::purge_large(1) > 0 {
+            std::thread::sleep(CHUNK_PAUSE);
+        }
+        done += 1;
+    }
+    done
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,11 +59,47 @@ pub(crate) struct Chunk {
     loose_links: Links,
 }
 
-/// The begin of the range: everything that is not in a table.
+/// The begin of the range: everything that is not in a table. Parts that different threads write lie on lines
+/// of their own.
 #[repr(C)]
 pub(crate) struct Header {
-    free: Mutex<Free>,
-    pub(crate) large: Mutex<Large>,
+    free: Apart<Mutex<Free>>,
+    /// Read between the requests of clients, and written with each chunk.
+    counts: Apart<Counts>,
+    pub(crate) large: Apart<LargeBlocks>,
+    pub(crate) threads: Apart<Threads>,
+}
+
+/// A value on a pair of cache lines of its own.
+#[repr(align(128))]
+pub(crate) struct Apart<T>(T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// [`Free::fresh`], [`Free::taken`] and [`Free::idle`] for reading without the lock.
+#[derive(Default)]
+struct Counts {
+    fresh: AtomicUsize,
+    taken: AtomicUsize,
+    idle: AtomicUsize,
+}
+
+pub(crate) struct LargeBlocks {
+    pub(crate) places: Mutex<Large>,
+    /// Bytes in large blocks, and bytes of the memory in which they lie.
+    pub(crate) used: AtomicUsize,
+    pub(crate) memory: AtomicUsize,
+}
+
+/// The threads' heaps, and the process.
+pub(crate) struct Threads {
     /// Number of heaps that were made.
     pub(crate) heaps: AtomicUsize,
     /// The number of the first of the heaps without a thread.
@@ -72,32 +108,24 @@ pub(crate) struct Header {
     pub(crate) lent: Mutex<Option<u32>>,
     /// Whether there are any in `left`.
     pub(crate) is_any_left: AtomicBool,
-    /// [`Free::fresh`], [`Free::taken`] and [`Free::idle`] for reading without the lock.
-    fresh: AtomicUsize,
-    taken: AtomicUsize,
-    idle: AtomicUsize,
-    /// Bytes in large blocks, and bytes of the memory in which they lie.
-    pub(crate) in_large: AtomicUsize,
-    pub(crate) for_large: AtomicUsize,
     /// The process that uses the memory.
     pub(crate) owner: AtomicU32,
 }
 
 impl Header {
     fn new() -> Header {
+        let (used, memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Header {
-            free: Mutex::new(Free::NONE),
-            large: Mutex::new(Large::new()),
-            heaps: AtomicUsize::new(0),
-            left: Mutex::new(None),
-            lent: Mutex::new(None),
-            is_any_left: AtomicBool::new(false),
-            fresh: AtomicUsize::new(0),
-            taken: AtomicUsize::new(0),
-            idle: AtomicUsize::new(0),
-            in_large: AtomicUsize::new(0),
-            for_large: AtomicUsize::new(0),
-            owner: AtomicU32::new(std::process::id()),
+            free: Apart(Mutex::new(Free::NONE)),
+            counts: Apart(Counts::default()),
+            large: Apart(LargeBlocks { places: Mutex::new(Large::new()), used, memory }),
+            threads: Apart(Threads {
+                heaps: AtomicUsize::new(0),
+                left: Mutex::new(None),
+                lent: Mutex::new(None),
+                is_any_left: AtomicBool::new(false),
+                owner: AtomicU32::new(std::process::id()),
+            }),
         }
     }
 }
@@ -242,7 +270,7 @@ pub(crate) fn attach(file: std::os::fd::OwnedFd, address: usize, len: usize) -> 
 /// The process that uses the memory, also while this process does not.
 #[cfg(not(miri))]
 pub(crate) fn owner() -> Option<u32> {
-    Some(ARENA.get()?.as_ref()?.header().owner.load(SeqCst))
+    Some(ARENA.get()?.as_ref()?.header().threads.owner.load(SeqCst))
 }
 
 /// Maps the pages of an attached range that are resident.
@@ -325,7 +353,7 @@ impl Arena {
         self.len
     }
 
-    /// The pages of a chunk of large blocks, for the thread that has locked [`Header::large`].
+    /// The pages of a chunk of large blocks, for the thread that has locked [`LargeBlocks::places`].
     pub(crate) fn pages(&self, chunk: u32) -> NonNull<PageBits> {
         assert!((chunk as usize) < self.len, "a chunk of the arena");
         // SAFETY: the table has `len` entries.
@@ -339,7 +367,7 @@ impl Arena {
         unsafe { self.extents.add(number * CHUNK) }
     }
 
-    /// Whether an extent is in use, for the thread that has locked [`Header::large`].
+    /// Whether an extent is in use, for the thread that has locked [`LargeBlocks::places`].
     pub(crate) fn has_extent(&self, number: usize) -> bool {
         // SAFETY: as in `set_extent`.
         unsafe { self.pages(number as u32).as_ref() }.is_extent_used
@@ -437,7 +465,7 @@ fn fresh(arena: &Arena, free: &mut Free) -> Option<u32> {
         free.accessible += STEP;
     }
     free.fresh += 1;
-    arena.header().fresh.store(free.fresh, Relaxed);
+    arena.header().counts.fresh.store(free.fresh, Relaxed);
     Some((free.fresh - 1) as u32)
 }
 
@@ -461,16 +489,16 @@ impl Arena {
     }
 
     fn publish(&self, free: &Free) {
-        self.header().taken.store(free.taken, Relaxed);
-        self.header().idle.store(free.idle, Relaxed);
+        self.header().counts.taken.store(free.taken, Relaxed);
+        self.header().counts.idle.store(free.idle, Relaxed);
     }
 }
 
 /// Chunks of heaps, and chunks without an owner that are resident.
 pub(crate) fn counts() -> (usize, usize) {
     let Some(arena) = present() else { return (0, 0) };
-    let header = arena.header();
-    (header.taken.load(Relaxed), header.idle.load(Relaxed))
+    let counts = &arena.header().counts;
+    (counts.taken.load(Relaxed), counts.idle.load(Relaxed))
 }
 
 /// Gives the memory of chunks without an owner back to the system, of at most `limit` chunks; all but `kept`
@@ -543,7 +571,7 @@ pub(crate) fn place_of_heap(number: usize) -> *mut Heap {
 
 /// All chunks that were ever taken have lower numbers than this.
 pub(crate) fn chunks_end() -> u32 {
-    present().map_or(0, |arena| arena.header().fresh.load(Relaxed) as u32)
+    present().map_or(0, |arena| arena.header().counts.fresh.load(Relaxed) as u32)
 }
 
 /// The number of the heap that took a chunk, plus 1, or 0. The chunk's number is below [`chunks_end`].

@@ -97,10 +97,10 @@ impl Drop for Leaves {
 
 /// Lets another thread have the heap.
 fn leave(heap: &Heap) {
-    let header = arena::present().expect("it has heaps").header();
-    let mut left = header.left.lock();
+    let threads = &arena::present().expect("it has heaps").header().threads;
+    let mut left = threads.left.lock();
     push(&mut left, heap);
-    header.is_any_left.store(true, Relaxed);
+    threads.is_any_left.store(true, Relaxed);
 }
 
 /// Units of a heap that is worth lending: the heap that its thread has next begins with a run for each class.
@@ -110,10 +110,10 @@ const LENT_MIN: usize = 8 * arena::UNITS;
 pub(crate) fn lend() {
     if mine().is_some_and(|heap| heap.units.load(Relaxed) >= LENT_MIN)
         && let Some(arena) = arena::present()
-        && arena.header().heaps.load(Relaxed) < HEAPS_MAX / 2
+        && arena.header().threads.heaps.load(Relaxed) < HEAPS_MAX / 2
         && let Some(heap) = MINE.take()
     {
-        push(&mut arena.header().lent.lock(), heap);
+        push(&mut arena.header().threads.lent.lock(), heap);
     }
 }
 
@@ -132,21 +132,21 @@ fn pop(list: &mut Option<u32>) -> Option<&'static Heap> {
 /// Merges the heaps without a thread, and the heaps that threads have lent, into the calling thread's heap.
 fn gather() {
     let Some(heap) = mine().or_else(adopt_to_stay) else { return };
-    let header = arena::present().expect("it has a heap").header();
-    while let Some(other) = take_left().or_else(|| pop(&mut header.lent.lock())) {
+    let threads = &arena::present().expect("it has a heap").header().threads;
+    while let Some(other) = take_left().or_else(|| pop(&mut threads.lent.lock())) {
         // SAFETY: the heap is the calling thread's.
         heap.merge(unsafe { heap.own() }, other);
     }
 }
 
 fn take_left() -> Option<&'static Heap> {
-    let header = arena::present()?.header();
-    if !header.is_any_left.load(Relaxed) {
+    let threads = &arena::present()?.header().threads;
+    if !threads.is_any_left.load(Relaxed) {
         return None;
     }
-    let mut left = header.left.lock();
+    let mut left = threads.left.lock();
     let heap = pop(&mut left);
-    header.is_any_left.store(left.is_some(), Relaxed);
+    threads.is_any_left.store(left.is_some(), Relaxed);
     heap
 }
 
@@ -164,7 +164,7 @@ fn by_number(number: u32) -> &'static Heap {
 
 /// All heaps that were made.
 fn all(arena: &'static Arena) -> impl Iterator<Item = &'static Heap> {
-    let count = arena.header().heaps.load(Relaxed).min(HEAPS_MAX);
+    let count = arena.header().threads.heaps.load(Relaxed).min(HEAPS_MAX);
     let heaps = (0..count as u32).map(by_number);
     heaps.filter(|heap| heap.is_made.load(Acquire))
 }
@@ -174,7 +174,7 @@ fn adopt() -> Option<&'static Heap> {
     if let Some(heap) = take_left() {
         return Some(heap);
     }
-    let number = arena::arena()?.header().heaps.fetch_add(1, Relaxed);
+    let number = arena::arena()?.header().threads.heaps.fetch_add(1, Relaxed);
     // SAFETY: nobody else has this number, and the place is zeros.
     unsafe { Heap::make(arena::place_of_heap(number), number as u32) };
     Some(by_number(number as u32))
@@ -182,9 +182,9 @@ fn adopt() -> Option<&'static Heap> {
 
 /// Makes heaps without a thread of all heaps, whose threads were another process'. No thread has one yet.
 pub(crate) fn leave_all(arena: &'static Arena) {
-    let header = arena.header();
-    *header.left.lock() = None;
-    *header.lent.lock() = None;
+    let threads = &arena.header().threads;
+    *threads.left.lock() = None;
+    *threads.lent.lock() = None;
     // A merged heap is the matter of the heap into which it was merged.
     all(arena).filter(|heap| heap.merged_into.load(Relaxed) == 0).for_each(leave);
 }

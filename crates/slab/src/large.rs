@@ -64,6 +64,13 @@ impl Large {
     }
 }
 
+/// Pages of a chunk: those that go back to the system, and those of blocks.
+struct Idle {
+    chunk: u32,
+    idle: PageSet,
+    used: PageSet,
+}
+
 /// Pages of a block.
 fn pages_of(size: usize) -> usize {
     size.div_ceil(PAGE)
@@ -72,26 +79,26 @@ fn pages_of(size: usize) -> usize {
 /// Bytes in large blocks, and bytes of the memory in which they lie.
 pub(crate) fn counts() -> (usize, usize) {
     let Some(arena) = arena::present() else { return (0, 0) };
-    (arena.header().in_large.load(Relaxed), arena.header().for_large.load(Relaxed))
+    (arena.header().large.used.load(Relaxed), arena.header().large.memory.load(Relaxed))
 }
 
 pub(crate) fn take(size: usize) -> Option<(NonNull<u8>, bool)> {
     let arena = arena::arena()?;
-    let mut large = arena.header().large.lock();
+    let mut large = arena.header().large.places.lock();
     let block = if size > IN_CHUNK_MAX {
         (large.take_extents(arena, size)?, true)
     } else {
         (large.take_pages(arena, pages_of(size))?, false)
     };
-    arena.header().in_large.fetch_add(pages_of(size) * PAGE, Relaxed);
+    arena.header().large.used.fetch_add(pages_of(size) * PAGE, Relaxed);
     Some(block)
 }
 
 /// See [`crate::take_large_zeroed`].
 pub(crate) fn take_zeroed(size: usize) -> Option<NonNull<u8>> {
     let arena = arena::arena()?;
-    let block = arena.header().large.lock().take_extents(arena, size)?;
-    arena.header().in_large.fetch_add(pages_of(size) * PAGE, Relaxed);
+    let block = arena.header().large.places.lock().take_extents(arena, size)?;
+    arena.header().large.used.fetch_add(pages_of(size) * PAGE, Relaxed);
     Some(block)
 }
 
@@ -99,16 +106,16 @@ pub(crate) fn take_zeroed(size: usize) -> Option<NonNull<u8>> {
 /// The block comes from [`take`] with this size, and nobody uses it any more.
 pub(crate) unsafe fn put_back(block: NonNull<u8>, size: usize) {
     let arena = arena::arena().expect("the block came from there");
-    arena.header().in_large.fetch_sub(pages_of(size) * PAGE, Relaxed);
+    arena.header().large.used.fetch_sub(pages_of(size) * PAGE, Relaxed);
     match arena.place_of(block.addr().get()) {
         Place::Chunk(chunk) => {
             let first = (block.addr().get() - arena.at(chunk as usize).addr().get()) / PAGE;
-            arena.header().large.lock().put_back_pages(arena, chunk, first, pages_of(size));
+            arena.header().large.places.lock().put_back_pages(arena, chunk, first, pages_of(size));
         }
         Place::Extent(first) => {
             // Outside the lock, as it may take milliseconds; the extents are taken until then.
             arena.range().discard(block, pages_of(size) * PAGE);
-            arena.header().large.lock().put_back_extents(arena, first, size.div_ceil(CHUNK));
+            arena.header().large.places.lock().put_back_extents(arena, first, size.div_ceil(CHUNK));
         }
     }
 }
@@ -117,10 +124,19 @@ pub(crate) unsafe fn put_back(block: NonNull<u8>, size: usize) {
 pub(crate) fn purge(chunks: usize) -> usize {
     let _background = arena::in_background();
     let Some(arena) = arena::present() else { return 0 };
+    let places = &arena.header().large.places;
     let mut bytes = 0;
     for _ in 0..chunks.min(arena::chunks_end() as usize) {
-        // The lock is taken for each chunk: a call of the system may take a millisecond.
-        bytes += arena.header().large.lock().purge_next(arena);
+        let Some(Idle { chunk, idle, used }) = places.lock().take_idle(arena) else { continue };
+        // SAFETY: the pages lie in the chunk.
+        let at = |first| unsafe { arena.at(chunk as usize).add(first * PAGE) };
+        // Outside the lock: a call of the system may take a millisecond.
+        for (first, len) in idle.runs() {
+            arena.range().discard(at(first), len * PAGE);
+            bytes += len * PAGE;
+        }
+        used.runs().for_each(|(first, len)| arena.range().map_again(at(first), len * PAGE));
+        places.lock().put_back_idle(arena, chunk, &idle);
     }
     bytes
 }
@@ -161,7 +177,7 @@ impl Large {
 
     fn add_chunk(&mut self, arena: &Arena) -> Option<u32> {
         let chunk = arena::take_for_large(arena)?;
-        arena.header().for_large.fetch_add(CHUNK, Relaxed);
+        arena.header().large.memory.fetch_add(CHUNK, Relaxed);
         let bits = self.bits(arena, chunk);
         (bits.free, bits.seen, bits.absent) = (PageSet::ALL, PageSet::NONE, PageSet::NONE);
         (bits.is_used, bits.list) = (true, None);
@@ -176,7 +192,7 @@ impl Large {
         }
         bits.is_used = false;
         self.close(arena, chunk);
-        arena.header().for_large.fetch_sub(CHUNK, Relaxed);
+        arena.header().large.memory.fetch_sub(CHUNK, Relaxed);
         arena.give_back_large(chunk);
     }
 
@@ -202,29 +218,32 @@ impl Large {
         }
     }
 
-    /// Gives pages back that are free and have been seen, and sees the others. Returns the number of bytes.
-    fn purge_next(&mut self, arena: &Arena) -> usize {
+    /// Takes the pages of the next chunk that are free, have been seen and are resident, so that no thread takes
+    /// them meanwhile; and sees the other free pages.
+    fn take_idle(&mut self, arena: &Arena) -> Option<Idle> {
         let end = arena::chunks_end();
         let chunk = if self.purges_at < end { self.purges_at } else { 0 };
         self.purges_at = chunk + 1;
         let bits = self.bits(arena, chunk);
         if chunk >= end || !bits.is_used {
-            return 0;
+            return None;
         }
-        let idle = bits.free.and(&bits.seen);
+        let idle = bits.free.and(&bits.seen).without(&bits.absent);
+        let used = PageSet::ALL.without(&bits.free);
         bits.seen = bits.free;
-        let mut bytes = 0;
+        idle.runs().for_each(|(first, len)| bits.free.remove(first, len));
+        self.file(arena, chunk);
+        (idle != PageSet::NONE).then_some(Idle { chunk, idle, used })
+    }
+
+    /// Puts such pages back, which are not resident any more.
+    fn put_back_idle(&mut self, arena: &Arena, chunk: u32, idle: &PageSet) {
+        let bits = self.bits(arena, chunk);
+        idle.runs().for_each(|(first, len)| bits.absent.add(first, len));
         for (first, len) in idle.runs() {
-            if bits.absent.next_run(first).is_some_and(|run| run.0 == first && run.1 >= len) {
-                continue;
-            }
-            bits.absent.add(first, len);
-            // SAFETY: the pages lie in the chunk.
-            let at = unsafe { arena.at(chunk as usize).add(first * PAGE) };
-            arena.range().discard(at, len * PAGE);
-            bytes += len * PAGE;
+            // With the last of these the chunk may go back to the arena.
+            self.put_back_pages(arena, chunk, first, len);
         }
-        bytes
     }
 
     fn take_extents(&mut self, arena: &Arena, size: usize) -> Option<NonNull<u8>> {
@@ -237,7 +256,7 @@ impl Large {
         if first == self.extents_from {
             self.extents_from = first + len;
         }
-        arena.header().for_large.fetch_add(len * CHUNK, Relaxed);
+        arena.header().large.memory.fetch_add(len * CHUNK, Relaxed);
         Some(block)
     }
 
@@ -256,6 +275,6 @@ impl Large {
     fn put_back_extents(&mut self, arena: &Arena, first: usize, len: usize) {
         (first..first + len).for_each(|extent| arena.set_extent(extent, false));
         self.extents_from = self.extents_from.min(first);
-        arena.header().for_large.fetch_sub(len * CHUNK, Relaxed);
+        arena.header().large.memory.fetch_sub(len * CHUNK, Relaxed);
     }
 }

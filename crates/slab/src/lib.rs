@@ -248,6 +248,11 @@ pub fn purge_large(chunks: usize) -> usize {
     large::purge(chunks)
 }
 
+/// Number of chunks at which [`purge_large`] has to look to have looked at all.
+pub fn chunks() -> usize {
+    arena::chunks_end() as usize
+}
+
 /// Populates a chunk, with a huge page if possible, so that a thread that takes it does not wait
 /// for the system. Returns false if there is no more memory.
 pub fn populate() -> bool {

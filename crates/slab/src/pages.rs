@@ -41,6 +41,11 @@ impl PageSet {
         PageSet(std::array::from_fn(|at| self.0[at] & other.0[at]))
     }
 
+    /// The pages of this set that are not in the other.
+    pub(crate) fn without(&self, other: &PageSet) -> PageSet {
+        PageSet(std::array::from_fn(|at| self.0[at] & !other.0[at]))
+    }
+
     /// The first run of neighbouring pages from `from` on: its first page and its length.
     pub(crate) fn next_run(&self, from: usize) -> Option<(usize, usize)> {
         let first = self.next(from, 0)?;

@@ -135,6 +135,13 @@ impl Range {
         system::discard(&self.memory, at, bytes);
     }
 
+    /// Maps pages of blocks again, after others in their chunk were discarded. When a huge page of a file is
+    /// divided, the system forgets where its parts are mapped: each would cost a fault, and none would be among
+    /// the resident pages of the process.
+    pub(crate) fn map_again(&self, at: NonNull<u8>, bytes: usize) {
+        system::map_again(&self.memory, at, bytes);
+    }
+
     /// Populates a chunk in which no block lies, with a huge page if possible. Returns false if there is no
     /// more memory.
     pub(crate) fn populate(&self, at: NonNull<u8>) -> bool {
@@ -248,6 +255,13 @@ mod system {
         let _ = unsafe { mm::madvise(at.as_ptr().cast(), bytes, advice) };
     }
 
+    pub(super) fn map_again(memory: &Memory, at: NonNull<u8>, bytes: usize) {
+        if matches!(memory, Memory::Shared(_)) {
+            // SAFETY: mapping pages changes no byte.
+            let _ = unsafe { mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxPopulateRead) };
+        }
+    }
+
     pub(super) fn populate(memory: &Memory, at: NonNull<u8>) -> bool {
         let advise = |advice| {
             // SAFETY: no block lies in the chunk, whose missing pages appear as zeros.
@@ -330,6 +344,8 @@ mod system {
         // SAFETY: no block lies there.
         unsafe { at.write_bytes(0, bytes) };
     }
+
+    pub(super) fn map_again(_: &Memory, _: NonNull<u8>, _: usize) {}
 
     pub(super) fn populate(_: &Memory, _: NonNull<u8>) -> bool {
         true

@@ -77,7 +77,7 @@ impl Attached {
     pub unsafe fn take_over(self) {
         arena::set_own(true);
         let arena = arena::present().expect("it was attached");
-        arena.header().owner.store(std::process::id(), SeqCst);
+        arena.header().threads.owner.store(std::process::id(), SeqCst);
         heap::leave_all(arena);
     }
 }

@@ -278,7 +278,7 @@ impl Decider {
         let changes = std::iter::once(Change::Shard(id, changed)).chain(changes).collect();
         let number = self.number();
         self.proposals.sent(self.view.revision_of(Key::Shard(id)), number, members, gives_away, switches);
-        // Before the store can have the transaction, the data path knows what it may not do any more.
+        // The data path gets its new bounds before the store gets the transaction that needs them.
         self.update_fence();
         self.update_set();
         self.actions.push(Action::Submit { number, transaction: Transaction { guards, changes } });

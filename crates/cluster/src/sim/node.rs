@@ -41,7 +41,7 @@ pub(super) struct Node {
     pub(super) serve_until: u64,
     pub(super) leads: Option<u64>,
     pub(super) writes_stopped: bool,
-    /// The slots that the view gives to the node's shard, and those that are closed, as bits.
+    /// The slots of the node's shard in its view, a bit for each; and, for each move, the closed slots.
     pub(super) owned: u64,
     pub(super) closed: BTreeMap<MigrationId, u64>,
     required: BTreeMap<NodeId, u64>,

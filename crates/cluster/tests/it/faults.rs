@@ -3,7 +3,7 @@
 use evenkeel_cluster::store::{Request, Store, StoreError, StoreEvent};
 use evenkeel_cluster::{Change, Outcome, Shard, ShardId};
 
-use super::etcd::{Connects, Members, is_missing};
+use super::etcd::{Connection, Connects, Members, is_missing};
 
 fn put(epoch: u64) -> Change {
     Change::Shard(ShardId::new([5; 20]), Shard { epoch, ..Shard::default() })
@@ -50,15 +50,21 @@ fn the_client_goes_on_without_the_leader() {
     two.view("last epoch", |view| epoch_of(view) == 200);
 }
 
+/// A store of one member with a first epoch, and a client that has seen it.
+fn with_first_epoch() -> (Members, Connection) {
+    let members = Members::start(1);
+    let mut one = members.connect();
+    one.put(put(1));
+    one.view("first epoch", |view| epoch_of(view) == 1);
+    (members, one)
+}
+
 #[test]
 fn a_store_that_was_away_is_found_again() {
     if is_missing() {
         return;
     }
-    let mut members = Members::start(1);
-    let mut one = members.connect();
-    one.put(put(1));
-    one.view("first epoch", |view| epoch_of(view) == 1);
+    let (mut members, mut one) = with_first_epoch();
     members.kill(0);
     assert_eq!(one.put(put(2)), Outcome::Refused, "the request never left");
     one.store.send(Request::Grant);
@@ -81,10 +87,7 @@ fn a_store_from_a_backup_is_refused() {
     if is_missing() {
         return;
     }
-    let mut members = Members::start(1);
-    let mut one = members.connect();
-    one.put(put(1));
-    one.view("first epoch", |view| epoch_of(view) == 1);
+    let (mut members, mut one) = with_first_epoch();
     let backup = members.scratch.path.join("backup");
     let backup = backup.to_str().expect("a path in UTF-8").to_owned();
     members.control(&["snapshot", "save", &backup]);

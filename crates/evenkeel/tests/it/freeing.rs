@@ -155,3 +155,22 @@ fn memory_being_freed_refuses_no_write_and_evicts_no_key() {
         }
     }
 }
+
+/// Pages of large values go back to the system although other values lie in the same chunks.
+#[test]
+fn pages_between_large_values_go_back() {
+    for shares in ["yes", "no"] {
+        let server = start(&["--threads", "2", "--save", "", "--shared-memory", shares]);
+        let mut client = server.connect();
+        let before = server.rss();
+        let fill = "local v = string.rep('x', 100000) for i = 1, 3000 do redis.call('SET', i, v) end";
+        client.call(&["EVAL", fill, "0"]);
+        assert!(server.rss() - before > 280 * MIB);
+        std::thread::sleep(std::time::Duration::from_millis(500)); // until the control thread has seen the peak
+        let remove = "for i = 1, 3000 do if i % 3 > 0 then redis.call('DEL', i) end end";
+        client.call(&["EVAL", remove, "0"]);
+        let taken = || server.rss().saturating_sub(before) / MIB;
+        crate::wait_until("two thirds of the pages are back", || taken() < 140);
+        assert!(taken() > 90, "the other pages are mapped");
+    }
+}

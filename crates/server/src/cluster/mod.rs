@@ -12,9 +12,9 @@
 //! | `identity.rs` | the identity of a node with such a map |
 //!
 //! **A map is in force when [`Server::publish_map`] returns.** Workers take the new view with their next
-//! batch, inside the gate; the caller waits until all batches that began before have ended. A command that
-//! was admitted under the old map has then run, and what it left behind (a wait, a watch, a subscription) is
-//! there to be found.
+//! batch, inside the gate; the caller waits until all batches that began before have ended. Each command
+//! that was admitted under the old map has run by then, so the caller finds its wait, its watch or its
+//! subscription.
 
 pub(crate) mod changes;
 pub(crate) mod endpoint;
@@ -179,7 +179,7 @@ impl Cluster {
         self.identity.lock().is_some()
     }
 
-    /// What INFO says of the store: `ok`, or what is wrong; `None`: there is no store.
+    /// Returns the field `cluster_store` of INFO: `ok`, or the store's error. `None`: there is no store.
     pub(crate) fn store_health(&self) -> Option<String> {
         self.is_shared()
             .then(|| self.agent.get().map_or_else(|| "not started".into(), |agent| agent.health()))

@@ -148,7 +148,7 @@ impl Asker<'_> {
                 _ => return Err(try_again()), // two slots are on the move
             }
         }
-        // What is queued is judged when it runs.
+        // A queued command is judged again when EXEC runs it.
         Ok(if is_queued { Route::Here } else { route })
     }
 

@@ -3,17 +3,19 @@
 //! ```text
 //!  this process (the predecessor)                       the new program (the successor)
 //!  starts it ─────────────────────────────────────────>
-//!  settings, users, scripts ──────────────────────────> checks that it can serve with them
-//!  snapshot, and the stream of writes ────────────────> follows as a replica
-//!                                             <──────── Ready: it has the data
+//!  settings, users, scripts, memory ──────────────────> checks that it can serve with them
+//!                                             <──────── Mapped: it uses the memory of the data
+//!  snapshot (empty if mapped), and the stream ────────> follows as a replica
+//!                                             <──────── Ready: it has, or has mapped, the data
 //!  pauses all clients, waits until it has all
 //!  freezes its workers
 //!  listeners, clients with their sessions ────────────> makes the same sessions, serves none
 //!                                             <──────── Adopted
 //!  ends the append-only file, releases its locks
-//!  Commit ────────────────────────────────────────────> goes on with the append-only file
+//!  closes the gate in front of the data
+//!  Commit, or CommitData ─────────────────────────────> goes on with the append-only file
 //!                                             <──────── Serving
-//!  ends                                                 serves
+//!  ends                                                 takes the memory over, serves
 //! ```
 //!
 //! **Exactly one of the two serves at any time.** The successor serves nobody before it has sent `Serving`,

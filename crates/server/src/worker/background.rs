@@ -66,6 +66,11 @@ impl Background {
         self.compactor.due_in_ms()
     }
 
+    /// Gives a pass of compaction up; see [`Compactor::give_up`].
+    pub(crate) fn give_up_compaction(&mut self) {
+        self.compactor.give_up();
+    }
+
     /// Begins the work that is due with every tick. `is_calm`: the worker has little to do.
     pub(crate) fn tick(&mut self, executor: &Executor, is_calm: bool) {
         self.memory = executor.server.core.purge.is_asked();

@@ -15,6 +15,8 @@ impl Worker {
     /// connections go on.
     pub(super) fn freeze(&mut self, freeze: &Freeze) {
         let mut frozen = Frozen { clients: Vec::new(), left: Left::default(), busy: None };
+        // A pass of compaction would leave chunks out of use, and nobody could end it after the hand-over.
+        self.background.give_up_compaction();
         // Tables that no thread reads any more: nobody frees them after the hand-over.
         self.server.core.keyspace.tidy(&mut self.executor.ctx);
         self.server.core.keyspace.tidy(&mut self.executor.ctx);

@@ -198,9 +198,9 @@ const OF_THE_BUS: [&str; 9] = [
     "total_cluster_links_buffer_limit_exceeded",
 ];
 
-/// Returns the number of nodes that this node knows. With a store, all nodes of the store are in the map, but
-/// one that has neither slots nor other nodes in its shard has no part in the cluster: redis-cli's `create`
-/// and `add-node` take a node for new that knows itself alone.
+/// Returns the number of nodes that this node knows. With a store, the map has all nodes of the store. A node
+/// without slots and without other nodes in its shard has no part in the cluster yet, and counts itself alone:
+/// redis-cli's `create` and `add-node` accept only such nodes as new nodes.
 fn known_nodes(view: &ClusterView, is_shared: bool) -> usize {
     let has_part = view.map.shard(view.shard).is_some_and(|own| !own.slots.is_empty())
         || view.map.members(view.shard).count() > 1;

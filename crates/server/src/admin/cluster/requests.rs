@@ -1,4 +1,4 @@
-//! The subcommands that change the map, and those that need a map which several nodes share.
+//! Subcommands of CLUSTER that change the map, or need a map that several nodes share.
 //!
 //! A change is written to the map's file and comes into force on a thread of its own: see
 //! [`Server::change_map`]. It cannot wait for that inside a transaction or a script, and is refused there.

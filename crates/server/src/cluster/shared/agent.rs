@@ -223,7 +223,7 @@ impl Run {
         }
     }
 
-    /// Lets the decider handle an event, and those that follow from its actions.
+    /// Passes an event to the decider, and then the events that follow from the decider's actions.
     fn decide(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {

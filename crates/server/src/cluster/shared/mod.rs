@@ -58,10 +58,10 @@ struct State {
     published: (u64, u64),
     /// This node's address; `None`: it is not known yet.
     address: Option<Address>,
-    /// What INFO says of the store: `ok`, or what is wrong.
+    /// The field `cluster_store` of INFO: `ok`, or the store's error.
     health: String,
     last_number: u64,
-    /// The answers to transactions that somebody waits for.
+    /// By number: the outcomes of transactions for which a thread of an operator's command waits.
     answers: BTreeMap<u64, Option<Outcome>>,
     /// The process has given its lease back.
     has_ended: bool,
@@ -97,7 +97,7 @@ impl State {
 }
 
 impl Agent {
-    /// What INFO says of the store: `ok`, or what is wrong, in a line.
+    /// Returns the field `cluster_store` of INFO: `ok`, or the store's error, in a line.
     pub(crate) fn health(&self) -> String {
         self.state.lock().health.clone()
     }
