@@ -319,8 +319,8 @@ fn purge_chunks() -> bool {
     true
 }
 
-/// Gives free pages of large blocks back to the system, for a round. Returns the number of looks at chunks, of
-/// `looks` at most.
+/// Gives free pages of large blocks back to the system, for a round. Returns the number of looks at chunks,
+/// at most `looks`.
 fn purge_large(looks: usize) -> usize {
     // Each chunk once: the next look at it belongs to the next round.
     let (looks, mut done) = (looks.min(evenkeel_slab::chunks()).min(LARGE_LOOKS), 0);

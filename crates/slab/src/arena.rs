@@ -212,8 +212,8 @@ static HEAPS: AtomicPtr<Heap> = AtomicPtr::new(std::ptr::null_mut());
 static PAGES: OnceLock<Pages> = OnceLock::new();
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 static NOTIFY: OnceLock<fn()> = OnceLock::new();
-/// Taken by threads that work on chunks in which no block lies. So such work has ended when
-/// [`set_own`] returns.
+/// Taken by threads that work on chunks in which no block lies, and by threads that leave their heaps behind.
+/// So such work has ended when [`set_own`] returns.
 static BACKGROUND: Mutex<()> = Mutex::new(());
 
 /// The arena, unless this process must not use it yet.

@@ -11,6 +11,8 @@ use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
+use parking_lot::Mutex;
+
 use crate::arena::{self, Arena, Chunk};
 use crate::classes::{self, CLASSES};
 use crate::list::List;
@@ -81,10 +83,16 @@ thread_local! {
 
 struct Leaves;
 
+/// The numbers of the heaps of threads that ended while this process did not use the memory.
+static LEFT_LATE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
 impl Drop for Leaves {
     fn drop(&mut self) {
+        // A thread that was joined may still be here: nobody else could wait for the end of this work.
+        let _background = arena::in_background();
         if arena::present().is_none() {
-            return; // another process has taken the memory over
+            LEFT_LATE.lock().extend(MINE.take().map(|heap| heap.number));
+            return;
         }
         if MINE.get().is_some() {
             Walk::new().go_on(|| false);
@@ -93,6 +101,11 @@ impl Drop for Leaves {
             leave(heap);
         }
     }
+}
+
+/// Lets other threads have the heaps of threads that ended while this process did not use the memory.
+pub(crate) fn leave_late() {
+    LEFT_LATE.lock().drain(..).map(by_number).for_each(leave);
 }
 
 /// Lets another thread have the heap.

@@ -218,8 +218,8 @@ impl Large {
         }
     }
 
-    /// Takes the pages of the next chunk that are free, have been seen and are resident, so that no thread takes
-    /// them meanwhile; and sees the other free pages.
+    /// Takes the pages of the next chunk that are free, have been seen and are resident, so that no thread
+    /// takes them meanwhile; and sees the other free pages.
     fn take_idle(&mut self, arena: &Arena) -> Option<Idle> {
         let end = arena::chunks_end();
         let chunk = if self.purges_at < end { self.purges_at } else { 0 };

@@ -136,8 +136,8 @@ impl Range {
     }
 
     /// Maps pages of blocks again, after others in their chunk were discarded. When a huge page of a file is
-    /// divided, the system forgets where its parts are mapped: each would cost a fault, and none would be among
-    /// the resident pages of the process.
+    /// divided, the system forgets where its parts are mapped: each would cost a fault, and none would be
+    /// among the resident pages of the process.
     pub(crate) fn map_again(&self, at: NonNull<u8>, bytes: usize) {
         system::map_again(&self.memory, at, bytes);
     }

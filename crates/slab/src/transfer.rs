@@ -86,8 +86,8 @@ impl Attached {
 #[derive(Debug)]
 pub struct Suspended(());
 
-/// Stops work of this process on memory without blocks, and waits for its end: some milliseconds. The caller
-/// sees to it that no thread takes, uses or frees a block.
+/// Stops work of this process on memory without blocks and the clean-up of threads that end, and waits for
+/// the end of either: some milliseconds. The caller sees to it that no thread takes, uses or frees a block.
 pub fn suspend() -> Suspended {
     arena::set_own(false);
     Suspended(())
@@ -104,5 +104,6 @@ impl Suspended {
 impl Drop for Suspended {
     fn drop(&mut self) {
         arena::set_own(true);
+        heap::leave_late();
     }
 }

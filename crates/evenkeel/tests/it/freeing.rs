@@ -166,7 +166,8 @@ fn pages_between_large_values_go_back() {
         let fill = "local v = string.rep('x', 100000) for i = 1, 3000 do redis.call('SET', i, v) end";
         client.call(&["EVAL", fill, "0"]);
         assert!(server.rss() - before > 280 * MIB);
-        std::thread::sleep(std::time::Duration::from_millis(500)); // until the control thread has seen the peak
+        // The control thread sees the peak.
+        std::thread::sleep(std::time::Duration::from_millis(500));
         let remove = "for i = 1, 3000 do if i % 3 > 0 then redis.call('DEL', i) end end";
         client.call(&["EVAL", remove, "0"]);
         let taken = || server.rss().saturating_sub(before) / MIB;

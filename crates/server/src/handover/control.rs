@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,10 @@ const NAME: &str = "evenkeel/upgrade/";
 
 /// Longest time in which a request has to arrive.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
+
+/// Number of times that the program looks for the server, and the time between two looks.
+const LOOKS: u32 = 10;
+const LOOK_TIME: Duration = Duration::from_millis(50);
 
 const USAGE: &str = "\
 Usage: evenkeel upgrade [--pid PID | --port PORT] [--binary PATH]
@@ -127,20 +131,44 @@ pub fn run(args: &[OsString]) -> Option<ExitCode> {
     if first != "upgrade" {
         return None;
     }
-    Some(match request(rest) {
-        Ok(Some((socket, program))) => ask(socket, program),
+    let result = match request(rest) {
+        Ok(Some(request)) => request.send(),
         Ok(None) => {
             print!("{USAGE}");
-            ExitCode::SUCCESS
+            return Some(ExitCode::SUCCESS);
         }
-        Err(reason) => {
-            eprintln!("evenkeel upgrade: {reason}");
-            ExitCode::FAILURE
-        }
-    })
+        Err(reason) => Err(reason),
+    };
+    Some(result.unwrap_or_else(|reason| {
+        eprintln!("evenkeel upgrade: {reason}");
+        ExitCode::FAILURE
+    }))
 }
 
-type Request = (UnixStream, Option<PathBuf>);
+struct Request {
+    pid: Option<u32>,
+    port: Option<u32>,
+    program: Option<PathBuf>,
+}
+
+impl Request {
+    /// Sends the request to the server. A server that another upgrade has just replaced may end without an
+    /// answer: the request goes to its successor then.
+    fn send(&self) -> Result<ExitCode, String> {
+        for _ in 1..LOOKS {
+            let pid = self.pid.map_or_else(|| find(self.port), Ok)?;
+            match connect(pid).and_then(|socket| ask(socket, self.program.as_deref())) {
+                Ok(Some(code)) => return Ok(code),
+                Err(error) if self.pid.is_some() => {
+                    return Err(format!("process {pid} is no server to be upgraded: {error}"));
+                }
+                Ok(None) if self.pid.is_some() => break,
+                Ok(None) | Err(_) => std::thread::sleep(LOOK_TIME),
+            }
+        }
+        Err("the server gave no answer; its log may say why".into())
+    }
+}
 
 /// `None`: the usage is asked for.
 fn request(args: &[OsString]) -> Result<Option<Request>, String> {
@@ -165,13 +193,7 @@ fn request(args: &[OsString]) -> Result<Option<Request>, String> {
     if pid.is_some() && port.is_some() {
         return Err("--pid and --port exclude each other".into());
     }
-    let pid = match (pid, port) {
-        (Some(pid), _) => pid,
-        (None, port) => find(port)?,
-    };
-    let socket =
-        connect(pid).map_err(|error| format!("process {pid} is no server to be upgraded: {error}"))?;
-    Ok(Some((socket, program)))
+    Ok(Some(Request { pid, port, program }))
 }
 
 fn connect(pid: u32) -> std::io::Result<UnixStream> {
@@ -179,15 +201,14 @@ fn connect(pid: u32) -> std::io::Result<UnixStream> {
 }
 
 /// The process id of the server with this port, or of the only server. During an upgrade there are two for a
-/// moment.
+/// moment, or none that answers.
 fn find(port: Option<u32>) -> Result<u32, String> {
-    const LOOKS: u32 = 10;
     let mut found = all_with(port)?;
     for _ in 1..LOOKS {
-        if found.len() <= 1 {
+        if found.len() == 1 {
             break;
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(LOOK_TIME);
         found = all_with(port)?;
     }
     match found[..] {
@@ -218,35 +239,34 @@ fn all_with(port: Option<u32>) -> Result<Vec<u32>, String> {
     Ok(pids)
 }
 
-fn ask(mut socket: UnixStream, program: Option<PathBuf>) -> ExitCode {
+/// Asks a server for the upgrade, and prints its answer. `None`: it has closed the connection without a word.
+fn ask(mut socket: UnixStream, program: Option<&Path>) -> std::io::Result<Option<ExitCode>> {
     let mut line = b"upgrade".to_vec();
     if let Some(program) = program {
         line.push(b' ');
         line.extend_from_slice(program.as_os_str().as_bytes());
     }
     line.push(b'\n');
-    if let Err(error) = socket.write_all(&line) {
-        eprintln!("evenkeel upgrade: {error}");
-        return ExitCode::FAILURE;
-    }
-    let mut status = ExitCode::FAILURE;
-    let mut is_answered = false;
+    socket.write_all(&line)?;
+    let (mut status, mut has_begun) = (None, false);
     for line in BufReader::new(socket).lines().map_while(Result::ok) {
+        has_begun = true;
         match line.split_once(' ') {
             Some(("info", text)) => println!("{text}"),
             Some(("done", text)) => {
                 println!("{text}");
-                (status, is_answered) = (ExitCode::SUCCESS, true);
+                status = Some(ExitCode::SUCCESS);
             }
             Some(("error", text)) => {
                 eprintln!("evenkeel upgrade: {text}. The server goes on as before.");
-                is_answered = true;
+                status = Some(ExitCode::FAILURE);
             }
             _ => {}
         }
     }
-    if !is_answered {
-        eprintln!("evenkeel upgrade: the server gave no answer; its log may say why");
+    if status.is_none() && has_begun {
+        eprintln!("evenkeel upgrade: the server has ended without a result; its log may say why");
+        status = Some(ExitCode::FAILURE);
     }
-    status
+    Ok(status)
 }

@@ -90,8 +90,33 @@ fn churn(seed: u64) -> Vec<Block> {
     all.into_inner().expect("no thread panics").0
 }
 
+/// The heap of a thread that ends while the process does not use the memory goes to another thread later.
+fn end_a_thread_meanwhile() {
+    take(8, 1).free();
+    let walk = || {
+        evenkeel_slab::Walk::new().go_on(|| false);
+        evenkeel_slab::stats().in_runs
+    };
+    let before = walk();
+    let (may_end, waits) = std::sync::mpsc::channel::<()>();
+    let (says, has_blocks) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        (1..50).for_each(|size| take(size * 20, 1).free());
+        says.send(()).expect("the other thread waits");
+        waits.recv().expect_err("the sender is dropped");
+    });
+    has_blocks.recv().expect("the thread lives");
+    let suspended = suspend();
+    drop(may_end);
+    thread.join().expect("it does not panic");
+    drop(suspended);
+    assert!(evenkeel_slab::stats().in_runs > before);
+    assert_eq!(walk(), before);
+}
+
 fn first() {
     share();
+    end_a_thread_meanwhile();
     let mut blocks = churn(crate::seed("first"));
     // The list of the blocks is a block, too.
     let table = evenkeel_slab::take_large(blocks.len() * size_of::<Block>()).expect("there is memory").0;

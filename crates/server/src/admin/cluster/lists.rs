@@ -199,7 +199,7 @@ const OF_THE_BUS: [&str; 9] = [
 ];
 
 /// Returns the number of nodes that this node knows. With a store, the map has all nodes of the store. A node
-/// without slots and without other nodes in its shard has no part in the cluster yet, and counts itself alone:
+/// without slots and without other nodes in its shard has no part in the cluster yet, and counts only itself:
 /// redis-cli's `create` and `add-node` accept only such nodes as new nodes.
 fn known_nodes(view: &ClusterView, is_shared: bool) -> usize {
     let has_part = view.map.shard(view.shard).is_some_and(|own| !own.slots.is_empty())
