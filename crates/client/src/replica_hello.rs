@@ -12,7 +12,22 @@ pub struct ReplicaHello {
     pub takes_names: bool,
     pub only_snapshot: bool,
     pub content: Content,
+    /// `None`: it is no node of a cluster with a shared map.
+    pub membership: Option<Membership>,
     pub asks: Option<Asks>,
+}
+
+/// A replica of a shard of a cluster, as it introduces itself to its primary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// The replica's name in the map.
+    pub node: String,
+    /// The name of the node that it takes the stream from.
+    pub primary: String,
+    /// The shard's epoch, in the replica's view of the map.
+    pub epoch: u64,
+    /// The number of the replica's data: see `evenkeel_cluster::Alive::incarnation`.
+    pub incarnation: u64,
 }
 
 /// The data that the snapshot is to contain.

@@ -19,6 +19,7 @@ use crate::waiting::Waiting;
 use evenkeel_acl::{Access, Acl};
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::{Flags, Id};
+use evenkeel_config::WriteAcks;
 
 /// See the module's text.
 pub struct Session {
@@ -40,6 +41,8 @@ pub struct Session {
     /// Number of the last journal record that its commands made, zero before the first; the batch now running
     /// adds its own at its end. Until that record is on disk, replies may have to wait.
     pub last_record: u64,
+    /// CLIENT WRITE-ACKS: what its replies wait for, beside what all replies wait for.
+    pub write_acks: WriteAcks,
     /// There may be push messages for it to look at after its command.
     pub receives_push: bool,
     pub subscriptions: Option<Box<Subscriptions>>,
@@ -168,6 +171,7 @@ impl Session {
             waiting: None,
             resumes_wait: None,
             last_record: 0,
+            write_acks: WriteAcks::default(),
             receives_push: false,
             subscriptions: None,
             fieldsets: None,

@@ -544,6 +544,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("use-exit-on-panic",             Flag,   "no",      FOR_TESTS).hidden(),
     line ("user",                          file::user),
     live ("watchdog-period",               COUNT,  "0",      field!(watchdog_period)).hidden(),
+    live ("write-acks",                    Checked(write_acks), "0", field!(write_acks)),
     live ("zset-max-listpack-entries",     LONG,   "128",
           field!(zset_max_listpack_entries)).alias("zset-max-ziplist-entries"),
     live ("zset-max-listpack-value",       SIZE,   "64",

@@ -6,7 +6,7 @@
 use super::typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, EndpointType, Facility, Fsync,
     LogFormat, LogLevel, LogTimes, OomScore, OutputLimits, Permit, Policy, Preload, Primary, SavePoint,
-    ShutdownOptions, Supervised, VersionCheck,
+    ShutdownOptions, Supervised, VersionCheck, WriteAcks,
 };
 use super::value::Word;
 use std::path::PathBuf;
@@ -191,6 +191,7 @@ pub struct Fields {
     pub cluster_store_key: Word,
     /// Seconds.
     pub cluster_lease: u64,
+    pub write_acks: WriteAcks,
     /// In place of `databases`.
     pub cluster_databases: usize,
     /// Commands, transactions and scripts may use all slots of this node at once.

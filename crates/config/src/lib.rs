@@ -48,7 +48,7 @@ pub use rewrite::{ConfigFile, Extent, replace as replace_file};
 pub use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, EndpointType, Facility, Fsync,
     LogFormat, LogLevel, LogTimes, OomScore, OutputLimit, OutputLimits, Permit, Policy, Preload, Primary,
-    SavePoint, ShutdownOptions, Supervised, VersionCheck,
+    SavePoint, ShutdownOptions, Supervised, VersionCheck, WriteAcks,
 };
 pub use value::{Word, memory_size};
 
@@ -155,6 +155,9 @@ impl Settings {
             let value = row.parse(&[word.to_vec()], Before { value: Some(&before), repeated: false });
             let failed = |reason| failed(&name.to_ascii_lowercase(), reason);
             new.put(row, value.map_err(failed)?);
+        }
+        if new.write_acks.in_sync && new.cluster_store.is_empty() {
+            return Err(SetError::failed("write-acks", "in-sync needs cluster-store"));
         }
         let changed =
             settings().filter(|row| new.value(row) != self.value(row)).map(|row| row.name).collect();

@@ -4,6 +4,7 @@
 //! again in `fields.rs`, where they are known to be valid.
 
 use super::line;
+use super::typed::WriteAcks;
 use super::value::{Before, Reason, Value, Word, decimal, memory_size, memory_with_unit, strict_integer};
 
 pub(super) struct ListKind {
@@ -328,6 +329,16 @@ pub(super) fn cluster_name(word: &[u8]) -> Result<Word, Reason> {
         return Err("cluster-name can't be empty, and has no slash".into());
     }
     plain_name(word, "cluster-name contains invalid character")
+}
+
+pub(super) fn write_acks(word: &[u8]) -> Result<Word, Reason> {
+    match WriteAcks::parse(word) {
+        Some(_) => Ok(word.to_ascii_lowercase()),
+        None => {
+            Err(format!("argument must be a number of replicas up to {}, or in-sync", WriteAcks::COUNT_MAX)
+                .into())
+        }
+    }
 }
 
 /// Refuses bytes that could break a line of nodes.conf or of CLUSTER NODES.

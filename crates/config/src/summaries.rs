@@ -258,6 +258,9 @@ pub(super) static SUMMARIES: &[(&str, &str)] = &[
     ("user", "Defines a user: NAME RULE ..., as in ACL SETUSER."),
     ("watchdog-period",
      "Milliseconds of a worker's turn after which the server log gets all stacks. 0: none."),
+    ("write-acks",
+     "Number of replicas that have to have a write before its reply is sent, or in-sync: all nodes of a \
+      cluster that may become the primary."),
     ("zset-max-listpack-entries", "Members up to which a sorted set has the compact encoding."),
     ("zset-max-listpack-value", "Bytes of a member up to which a sorted set has the compact encoding."),
 ];

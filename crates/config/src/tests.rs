@@ -97,7 +97,8 @@ const OURS: &str = "appendonly-buffer-limit appendonly-direct-io cluster-allow-c
                     http-console http-hosts http-max-body \
                     http-max-connections http-metrics-public http-port http-rest http-tls huge-pages \
                     recorder-dir recorder-memory reported-redis-version shared-memory \
-                    snapshot-buffer-limit snapshot-direct-io snapshot-max-mbps thread-affinity threads";
+                    snapshot-buffer-limit snapshot-direct-io snapshot-max-mbps thread-affinity threads \
+                    write-acks";
 
 fn set(settings: &Settings, pairs: &[(&str, &str)]) -> Result<(Settings, Vec<&'static str>), String> {
     let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();

@@ -331,6 +331,55 @@ impl Typed for Cpus {
     }
 }
 
+/// What a reply to a write waits for, at other servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WriteAcks {
+    /// So many replicas have the write.
+    pub count: u8,
+    /// All nodes of the cluster have it that may become the primary of the shard.
+    pub in_sync: bool,
+}
+
+impl WriteAcks {
+    /// The highest count.
+    pub const COUNT_MAX: u8 = 16;
+
+    const IN_SYNC: &[u8] = b"in-sync";
+
+    /// Parses a count, or `in-sync`.
+    pub fn parse(word: &[u8]) -> Option<WriteAcks> {
+        if word.eq_ignore_ascii_case(WriteAcks::IN_SYNC) {
+            return Some(WriteAcks { count: 0, in_sync: true });
+        }
+        let count = std::str::from_utf8(word).ok()?.parse().ok()?;
+        (count <= WriteAcks::COUNT_MAX).then_some(WriteAcks { count, in_sync: false })
+    }
+
+    /// Whether replies wait for no replica.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self == WriteAcks::default()
+    }
+
+    /// What satisfies both.
+    #[inline]
+    pub fn and(self, other: WriteAcks) -> WriteAcks {
+        WriteAcks { count: self.count.max(other.count), in_sync: self.in_sync || other.in_sync }
+    }
+}
+
+impl Typed for WriteAcks {
+    fn of(value: &Value) -> Self {
+        WriteAcks::parse(&Word::of(value)).expect("the row's check has read it")
+    }
+
+    fn value(&self) -> Value {
+        let word =
+            if self.in_sync { WriteAcks::IN_SYNC.to_vec() } else { self.count.to_string().into_bytes() };
+        Value::Text(word)
+    }
+}
+
 /// Defines an enum whose variants are the words of a choice; the first is the value in an empty `Fields`.
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident {

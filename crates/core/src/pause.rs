@@ -18,16 +18,19 @@ pub enum Pauser {
     Reload,
     /// The hand-over of all clients to another process.
     Upgrade,
+    /// A planned change of the primary of a shard.
+    Cluster,
 }
 
 impl Pauser {
-    const ALL: [Pauser; 5] = [Pauser::Client, Pauser::Failover, Pauser::End, Pauser::Reload, Pauser::Upgrade];
+    const ALL: [Pauser; 6] =
+        [Pauser::Client, Pauser::Failover, Pauser::End, Pauser::Reload, Pauser::Upgrade, Pauser::Cluster];
 
     /// Returns the name in INFO, which is Valkey's if Valkey has the reason.
     fn name(self) -> &'static str {
         match self {
             Pauser::Client => "client_pause",
-            Pauser::Failover => "failover_in_progress",
+            Pauser::Failover | Pauser::Cluster => "failover_in_progress",
             Pauser::End => "shutdown_in_progress",
             Pauser::Reload => "reload_in_progress",
             Pauser::Upgrade => "upgrade_in_progress",

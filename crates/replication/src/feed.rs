@@ -74,6 +74,8 @@ struct Feed {
     last_token: u64,
     /// The era of the stream that the replicas have been told of.
     era: u64,
+    /// See [`super::members::Members::version`].
+    members_version: u64,
     reader: Option<Reader>,
     /// The database selected at the end of the stream.
     selected: Option<u32>,
@@ -107,6 +109,26 @@ struct Times {
     alone_since: Instant,
 }
 
+/// Asks the replicas for acknowledgements, if clients wait for records up to `last`. Returns whether clients
+/// wait.
+fn ask_for_acks(replication: &Replication, stream: &mut Stream, last: u64, asked: &mut u64) -> bool {
+    let is_wanted = replication.wants_acks.swap(false, AcqRel);
+    let wanted = replication.acks_wanted.load(Acquire);
+    if !is_wanted && wanted <= *asked {
+        return false;
+    }
+    if last < wanted {
+        replication.wants_acks.store(true, Release); // when these records are in the stream
+        return true;
+    }
+    // At rest, replicas that have been asked for everything repeat their acknowledgement within a second.
+    if !stream.is_at_rest || last > *asked {
+        stream.append(GETACK);
+    }
+    *asked = last;
+    true
+}
+
 /// Starts the thread, which runs until it is no longer needed.
 pub(super) fn start(replication: &Arc<Replication>) -> io::Result<()> {
     let (mut feed, host) = (new(replication)?, replication.host());
@@ -134,6 +156,7 @@ fn new(replication: &Arc<Replication>) -> io::Result<Feed> {
         replicas: BTreeMap::new(),
         last_token: 0,
         era: 0,
+        members_version: 0,
         reader: None,
         selected: None,
         points: VecDeque::new(),
@@ -180,6 +203,7 @@ impl Feed {
         self.wait();
         self.replication.core.wait_for_sleep();
         self.follow_era();
+        self.follow_members();
         let arrivals = self.replication.replica_inbox.take();
         self.take_log();
         if !arrivals.is_empty() {
@@ -267,19 +291,10 @@ impl Feed {
             self.has_more |= taken >= TAKE_LEN;
             record_point(&mut self.points, (stream.offset(), reader.last()));
         }
-        let wanted = state.acks_wanted.load(Acquire);
+        state.streamed.store(reader.last(), Relaxed);
         // A target of a failover has the stream as it was at its end.
-        if (wanted > self.asked || state.wants_acks.load(Relaxed)) && !state.reading.ends() {
-            if reader.last() >= wanted {
-                state.wants_acks.store(false, Relaxed);
-                // At rest, replicas that have been asked for everything repeat their acknowledgement within a
-                // second.
-                if !stream.is_at_rest || reader.last() > self.asked {
-                    stream.append(GETACK);
-                }
-                self.asked = reader.last();
-            }
-            self.times.last_record = self.times.now; // a client waits
+        if !state.reading.ends() && ask_for_acks(state, &mut stream, reader.last(), &mut self.asked) {
+            self.times.last_record = self.times.now;
         }
         self.update_memory(&stream);
         drop(stream);
@@ -420,7 +435,9 @@ impl Feed {
         let is_worth_offloading =
             ttl > 0 && self.times.now - self.times.alone_since > Duration::from_secs(ttl);
         let is_idle = self.replicas.is_empty() && self.sync.is_none() && self.draining.is_empty();
-        is_idle && (is_worth_offloading && !self.replication.is_replica() || !self.reader_is_there())
+        let is_unused =
+            is_worth_offloading && !self.replication.is_replica() && !self.replication.acks.needs_log();
+        is_idle && (is_unused || !self.reader_is_there())
     }
 
     /// Ends the stream and frees everything. Returns false if a replica has arrived.

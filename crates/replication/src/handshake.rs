@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering::Acquire;
 
+use evenkeel_client::replica_hello::Membership;
 use evenkeel_config::Settings;
 
 use super::Replication;
@@ -35,6 +36,9 @@ pub(super) fn introduce(
         log_in(settings, conn)?;
     }
     announce(settings, conn, replication.link.lacks_data.load(Acquire))?;
+    if let Some(introduction) = replication.members.introduction() {
+        enter(conn, &introduction.map_err(Ended::broken)?)?;
+    }
     ask(replication, conn, position, failover)
 }
 
@@ -93,6 +97,27 @@ fn announce(settings: &Settings, conn: &mut PrimaryConnection, only_libraries: b
             let what = String::from_utf8_lossy(words[1]);
             log::info!("(Non critical) Master does not understand REPLCONF {what}: {}", shown(&answer));
         }
+    }
+    Ok(())
+}
+
+/// Says which node of the cluster this server is, and which primary it expects.
+fn enter(conn: &mut PrimaryConnection, member: &Membership) -> Result<(), Ended> {
+    let [epoch, incarnation] = [member.epoch, member.incarnation].map(|number| number.to_string());
+    let words: [&[u8]; 9] = [
+        b"REPLCONF",
+        b"cluster-node",
+        member.node.as_bytes(),
+        b"cluster-primary",
+        member.primary.as_bytes(),
+        b"cluster-epoch",
+        epoch.as_bytes(),
+        b"cluster-incarnation",
+        incarnation.as_bytes(),
+    ];
+    let answer = exchange(conn, &words)?;
+    if answer.starts_with(b"-") {
+        return Err(Ended::TooEarly(format!("The primary refuses this replica: {}", shown(&answer))));
     }
     Ok(())
 }

@@ -11,6 +11,7 @@
 //! append or send, and never for longer than one system call that does not block. No serving thread takes the
 //! lock on the path of a command.
 
+pub mod acks;
 mod addresses;
 mod apply;
 pub mod backlog;
@@ -20,6 +21,7 @@ pub mod handover;
 mod handshake;
 mod install;
 pub mod link;
+pub mod members;
 mod primary_connection;
 mod receive;
 mod replica_connection;
@@ -28,6 +30,7 @@ pub mod replicas;
 mod snapshot_pipe;
 mod spill_file;
 mod sync;
+mod target;
 #[cfg(test)]
 mod testing;
 
@@ -40,6 +43,7 @@ use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
+use acks::Acks;
 use backlog::{BLOCK, Backlog};
 use evenkeel_client::runner::RunnerFactory;
 use evenkeel_client::{Hub, Session};
@@ -57,6 +61,7 @@ use evenkeel_runtime::server_log;
 use evenkeel_scripting::Scripts;
 use failover::Failover;
 use link::PrimaryLink;
+use members::Members;
 use replica_inbox::ReplicaInbox;
 use replicas::Replicas;
 use spill_file::SpillFile;
@@ -93,6 +98,8 @@ pub struct Replication {
     pub failover: Failover,
     pub replicas: Replicas,
     pub replica_inbox: ReplicaInbox,
+    pub members: Members,
+    pub acks: Acks,
     /// The context for threads of this module that need all locks.
     ctx: Mutex<ThreadContext>,
     /// The end of this server's own stream, once it has ended.
@@ -109,6 +116,8 @@ pub struct Replication {
     /// The last record that a client waits for replicas to have.
     acks_wanted: AtomicU64,
     wants_acks: AtomicBool,
+    /// The last record that is in the stream. Written while the stream is locked.
+    streamed: AtomicU64,
     pub metrics: ReplicationMetrics,
 }
 
@@ -411,6 +420,8 @@ impl Replication {
             failover: Failover::default(),
             replicas: Replicas::default(),
             replica_inbox: ReplicaInbox::new()?,
+            members: Members::default(),
+            acks: Acks::default(),
             end: Mutex::new(None),
             reading: Reading::default(),
             reader: Mutex::new(None),
@@ -419,6 +430,7 @@ impl Replication {
             sync_at: AtomicU64::new(NEVER),
             acks_wanted: AtomicU64::new(0),
             wants_acks: AtomicBool::new(false),
+            streamed: AtomicU64::new(0),
             metrics: ReplicationMetrics::default(),
         })
     }

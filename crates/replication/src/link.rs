@@ -28,13 +28,14 @@ use super::failover;
 use super::handshake::{self, Answer};
 use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
+pub use super::target::{Phase, Target};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::maintenance;
 use evenkeel_client::waiting::{End, new_role};
 use evenkeel_command::Flags;
 use evenkeel_command::error::Error;
 use evenkeel_command::table::table;
-use evenkeel_config::Primary;
+use evenkeel_config::{Fsync, Primary};
 use evenkeel_core::blockers::Blockers;
 use evenkeel_persist::position::Position;
 use evenkeel_persist::rewrite;
@@ -57,8 +58,15 @@ const VAIN_MAX: u64 = 10;
 const SHORT_MAX: u64 = 50;
 const RECONNECT_DELAY: Duration = Duration::from_millis(5);
 
+/// Attempts with a delay of [`EARLY_DELAY`] if the primary does not know its role yet: it takes milliseconds.
+const EARLY_MAX: u64 = 50;
+const EARLY_DELAY: Duration = Duration::from_millis(10);
+
 /// Interval of acknowledgements.
 const ACK_EVERY: Duration = Duration::from_secs(1);
+
+/// The same for a replica in a cluster, if it has more than before: it leaves the in-sync set when it lags.
+const ACK_EVERY_OF_MEMBER: Duration = Duration::from_millis(50);
 
 /// The same for the process that hands its data over to this process: its clients wait for the last one.
 const ACK_EVERY_SOON: Duration = Duration::from_millis(5);
@@ -75,59 +83,6 @@ const REST_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Longest interval at which an idle thread checks whether the server ends.
 pub(super) const LINK_POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// The address of another server, as REPLICAOF gives it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub host: String,
-    pub port: u16,
-}
-
-/// The name of the process that hands its data over to this process, in place of a host.
-pub(super) const PREDECESSOR: &str = "predecessor";
-
-impl Target {
-    /// The process that hands its data over to this process; see [`super::handover`].
-    pub(super) fn predecessor() -> Target {
-        Target { host: PREDECESSOR.into(), port: 0 }
-    }
-
-    pub(super) fn is_predecessor(&self) -> bool {
-        *self == Target::predecessor()
-    }
-}
-
-/// The state of the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Phase {
-    /// There is no primary.
-    None,
-    Connect,
-    Connecting,
-    Handshake,
-    Transfer,
-    Connected,
-}
-
-impl Phase {
-    /// The name in the reply to ROLE.
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::None => "none",
-            Phase::Connect => "connect",
-            Phase::Connecting => "connecting",
-            Phase::Handshake => "handshake",
-            Phase::Transfer => "sync",
-            Phase::Connected => "connected",
-        }
-    }
-
-    fn of(number: u8) -> Phase {
-        use Phase::*;
-        [None, Connect, Connecting, Handshake, Transfer, Connected][usize::from(number)]
-    }
-}
 
 /// Metrics for INFO.
 #[derive(Default)]
@@ -331,6 +286,8 @@ pub fn change(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>, target:
         (Some(_), false) => {
             guard.hide_expired(true);
             replication.set_replica(true);
+            replication.acks.lose(&replication.core.keyspace.journal);
+            replication.core.workers.notify_durable();
             replication.leave_log(guard);
             // The position is that of the data, and the last writes of clients may still be on their way into
             // the stream.
@@ -508,6 +465,8 @@ impl Follower {
         let link = &replication.link;
         // Short links in a row, and how many of them made no progress.
         let (mut short, mut vain) = (0_u64, 0_u64);
+        // Refusals in a row by a primary that does not know its role yet.
+        let mut early = 0_u64;
         while let Some((target, generation)) = self.await_target() {
             replication.core.wait_for_sleep();
             let (began, full_syncs) = (Instant::now(), link.metrics.full_syncs.load(Relaxed));
@@ -527,8 +486,16 @@ impl Follower {
             let ended =
                 link.reach(&replication, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
             let may_hurry = may_hurry && !matches!(ended, Ended::Unfit(_));
+            early = if matches!(ended, Ended::TooEarly(_)) { early + 1 } else { 0 };
             match ended {
                 Ended::Superseded => continue,
+                Ended::TooEarly(reason) => {
+                    if early == 1 {
+                        log::info!("{reason}");
+                    }
+                    self.pause(generation, if early <= EARLY_MAX { EARLY_DELAY } else { PAUSE });
+                    continue;
+                }
                 Ended::Broken(reason) | Ended::Unfit(reason) => log::warn!("{}", reason),
                 Ended::Refused(reason) => failover::refused(&replication, generation, &reason),
                 Ended::Garbled(reason) => {
@@ -554,6 +521,7 @@ impl Follower {
             }
             if let Wanted { target: Some(target), generation } = &*wanted
                 && *generation == link.generation()
+                && !target.is_nobody()
             {
                 return Some((target.clone(), *generation));
             }
@@ -609,9 +577,13 @@ impl Follower {
                 }
             },
             Answer::Full { id, offset } => {
+                replication.members.reset_data().map_err(Ended::Broken)?;
                 self.take_over(&mut conn, generation, Some((id, offset)))?;
             }
-            Answer::FullWithoutOffset => self.take_over(&mut conn, generation, None)?,
+            Answer::FullWithoutOffset => {
+                replication.members.reset_data().map_err(Ended::Broken)?;
+                self.take_over(&mut conn, generation, None)?;
+            }
         }
         link.stand(&replication, &conn, generation)?;
         self.has_stood = true;
@@ -670,11 +642,19 @@ impl Follower {
         let offset = self.replication.stream().offset();
         self.applier.record_point(offset);
         let synced = self.applier.synced();
-        let texts =
-            [Some(offset), synced].map(|bytes| bytes.map_or(String::new(), |bytes| bytes.to_string()));
-        let [bytes, on_disk] = texts.each_ref().map(|text| text.as_bytes());
-        let words: [&[u8]; 5] = [b"REPLCONF", b"ACK", bytes, b"FACK", on_disk];
-        conn.send_command(if synced.is_some() { &words } else { &words[..3] })?;
+        let mut words = vec!["REPLCONF".to_owned(), "ACK".into(), offset.to_string()];
+        if let Some(bytes) = synced {
+            words.extend(["FACK".into(), bytes.to_string()]);
+        }
+        if let Some(number) = self.replication.members.incarnation() {
+            words.extend(["CLUSTER-INCARNATION".into(), number.to_string()]);
+            let is_always = self.replication.core.settings().appendfsync == Fsync::Always;
+            if let Some(synced) = synced.filter(|_| is_always) {
+                words.extend(["CLUSTER-KEPT".into(), synced.to_string()]);
+            }
+        }
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        conn.send_command(&words)?;
         Ok((offset, synced))
     }
 
@@ -690,7 +670,8 @@ impl Follower {
     /// Runs the stream.
     fn follow(&mut self, conn: &mut PrimaryConnection, generation: u64) -> Result<Infallible, Ended> {
         let replication = self.replication.clone();
-        let mut next_ack = Instant::now();
+        let is_member = replication.members.incarnation().is_some();
+        let (mut next_ack, mut acked) = (Instant::now(), u64::MAX);
         // The last offset that the primary asked for and that has not been reported as on disk.
         let mut owed = None;
         let offset = replication.stream().offset();
@@ -699,15 +680,20 @@ impl Follower {
             replication.core.wait_for_sleep();
             let is_asked = std::mem::take(&mut self.applier.is_asked);
             let is_synced = owed.is_some() && self.applier.synced() >= owed;
-            if is_asked || is_synced || Instant::now() >= next_ack {
+            let is_soon = is_member
+                && Instant::now() + ACK_EVERY >= next_ack + ACK_EVERY_OF_MEMBER
+                && replication.stream().offset() != acked;
+            if is_asked || is_synced || is_soon || Instant::now() >= next_ack {
                 next_ack = Instant::now() + if conn.is_predecessor { ACK_EVERY_SOON } else { ACK_EVERY };
                 let (offset, synced) = self.acknowledge(conn)?;
+                acked = offset;
                 // If the disk takes longer than a second, the next acknowledgement reports it.
                 owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
                 replication.core.keyspace.tidy(self.applier.runner.ctx());
             }
             let timeout = next_ack.saturating_duration_since(Instant::now());
             let timeout = if owed.is_some() { timeout.min(SYNC_POLL_INTERVAL) } else { timeout };
+            let timeout = if is_member { timeout.min(ACK_EVERY_OF_MEMBER) } else { timeout };
             // Bytes that the disk cannot take must not fill the memory: the primary keeps them, as for any
             // slow replica.
             let rests = link_rests(&replication.link);

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::Replication;
-use super::link::{PREDECESSOR, Phase, Target};
+use super::link::{Phase, Target};
+use super::target::PREDECESSOR;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_config::Settings;
 use evenkeel_net::poll::await_events;
@@ -37,6 +38,8 @@ pub(super) enum Ended {
     Superseded,
     /// For this reason. The stream may continue at its position.
     Broken(String),
+    /// This server and the primary do not agree about the primary yet.
+    TooEarly(String),
     /// The primary refuses the request, so the next request must be another.
     Refused(String),
     /// This server cannot accept the coming data. Each attempt ends like this until the configuration

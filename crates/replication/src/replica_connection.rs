@@ -26,7 +26,7 @@ use super::Stream;
 use super::replica_inbox::Arrival;
 use super::replicas::{Progress, Replica};
 use super::snapshot_pipe::SnapshotPipe;
-use evenkeel_client::replica_hello::ReplicaHello;
+use evenkeel_client::replica_hello::{Membership, ReplicaHello};
 use evenkeel_client::session::Session;
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Keys};
@@ -99,7 +99,9 @@ pub(super) enum Word {
     /// A sign of life.
     Alive,
     /// The bytes of the stream that it has and, if reported, the bytes on its disk.
-    Ack { bytes: u64, synced: Option<u64> },
+    /// `incarnation`: the number of its data, from a replica in a cluster. `kept`: the bytes that count for
+    /// `write-acks`, from a replica in a cluster with `appendfsync always`.
+    Ack { bytes: u64, synced: Option<u64>, incarnation: Option<u64>, kept: Option<u64> },
 }
 
 impl ReplicaConnection {
@@ -173,6 +175,11 @@ impl ReplicaConnection {
     /// The offset up to which acknowledgements have been translated to records.
     pub(super) fn answered(&self) -> u64 {
         self.synced.unwrap_or(u64::MAX).min(self.shared.acked())
+    }
+
+    /// The replica as a node of a cluster.
+    pub(super) fn member(&self) -> Option<&Membership> {
+        self.replica_hello.membership.as_ref()
     }
 
     /// The first byte of the stream that it still needs.
@@ -447,8 +454,16 @@ fn word(args: Args<'_>) -> Option<Word> {
         return None;
     }
     let number = |index: usize| parse_i64(args.at(index)).and_then(|number| u64::try_from(number).ok());
-    let synced = (args.len() >= 5 && args.is(3, "FACK")).then(|| number(4)).flatten();
-    Some(Word::Ack { bytes: number(2)?, synced })
+    let value = |name: &str| {
+        let index = (3..args.len().saturating_sub(1)).step_by(2).find(|index| args.is(*index, name))?;
+        number(index + 1)
+    };
+    Some(Word::Ack {
+        bytes: number(2)?,
+        synced: value("FACK"),
+        incarnation: value("CLUSTER-INCARNATION"),
+        kept: value("CLUSTER-KEPT"),
+    })
 }
 
 #[cfg(test)]
@@ -464,11 +479,18 @@ mod tests {
 
     #[test]
     fn replica_messages_parse() {
-        let ack = |bytes| Word::Ack { bytes, synced: None };
+        let ack = |bytes| Word::Ack { bytes, synced: None, incarnation: None, kept: None };
         check("*3 $8 REPLCONF $3 ACK $2 12 ", &[ack(12)], 0);
         check("*3 $8 replconf $3 ack $1 0 *3 $8 REPLCONF $3 AC", &[ack(0)], 24);
         check("\n\n", &[Word::Alive, Word::Alive], 0);
-        check("*5 $8 REPLCONF $3 ACK $1 7 $4 FACK $1 5 ", &[Word::Ack { bytes: 7, synced: Some(5) }], 0);
+        let ack = Word::Ack { bytes: 7, synced: Some(5), incarnation: Some(9), kept: Some(5) };
+        check(
+            "*9 $8 REPLCONF $3 ACK $1 7 $4 FACK $1 5 $19 CLUSTER-INCARNATION $1 9 $12 CLUSTER-KEPT $1 5 ",
+            &[ack],
+            0,
+        );
+        let ack = Word::Ack { bytes: 7, synced: Some(5), incarnation: None, kept: None };
+        check("*5 $8 REPLCONF $3 ACK $1 7 $4 FACK $1 5 ", &[ack], 0);
         check("*1 $4 PING *3 $8 REPLCONF $3 ACK $2 -1 *3 $8 REPLCONF $3 ACK $1 x ", &[], 0);
         check("*2 $8 REPLCONF $3 ACK ", &[], 0);
         assert!(words(&mut b"*1\r\n$99999999\r\n".to_vec(), |_| Ok(())).is_err());

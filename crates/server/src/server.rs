@@ -39,6 +39,7 @@ use evenkeel_command::{Args, Id, Table};
 use evenkeel_config::{ConfigFile, Settings};
 use evenkeel_core::Core;
 use evenkeel_core::lazy_free::LazyFreeThread;
+use evenkeel_core::pause::Pauser;
 use evenkeel_core::state::Host;
 use evenkeel_http::Http;
 use evenkeel_net::listener::{Listeners, Protocol};
@@ -51,6 +52,9 @@ use evenkeel_runtime::process_title;
 use evenkeel_runtime::random::random_seed;
 use evenkeel_runtime::server_log;
 use evenkeel_scripting::Scripts;
+
+/// Time in which the clients of a primary that ends get their redirections.
+const REDIRECTION_TIME: Duration = Duration::from_millis(20);
 
 /// What clients know a server by, beside its data and its address.
 pub(crate) struct Identity {
@@ -160,9 +164,21 @@ impl evenkeel_persist::Host for Server {
 
     fn wait_for_replicas(self: Arc<Server>, timeout: Duration, is_aborted: &dyn Fn() -> bool) {
         self.replication.wait_for_replicas(timeout, is_aborted);
+        if let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.is_shared())
+            && !is_aborted()
+            && cluster.hand_over(timeout)
+        {
+            // This node is no primary any more: the clients that wait are sent to the new one.
+            self.core.pause.end(Pauser::End);
+            self.core.workers.wake_all();
+            std::thread::sleep(REDIRECTION_TIME);
+        }
     }
 
     fn announce_end(&self, stage: EndStage) {
+        if matches!(stage, EndStage::Stays) {
+            self.cluster.iter().for_each(Cluster::stay);
+        }
         evenkeel_replication::failover::announce_end(&self.replication, stage);
     }
 

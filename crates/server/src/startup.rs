@@ -182,6 +182,9 @@ fn serve(launch: Launch) -> ExitCode {
     load::set_loading(&server.persist, true);
     server.replication.follow(&server.core.settings());
     link::follow_at_start(&server.replication);
+    if server.cluster.as_ref().is_some_and(cluster::Cluster::is_shared) {
+        server.replication.await_role();
+    }
     if let Err(error) = server.core.oom_score.follow(&server.core.settings(), server.replication.is_replica())
     {
         log::warn!("Unable to write oom_score_adj: {error}");
@@ -228,6 +231,7 @@ fn serve(launch: Launch) -> ExitCode {
     };
     match loaded {
         Ok(()) => {
+            server.replication.number_records_if_asked();
             if let Err(reason) = cluster::join(&server) {
                 return fail(reason);
             }
@@ -709,6 +713,7 @@ fn control(server: &Arc<Server>) {
         backup::look(&server.persist);
         save_points::look(&server.persist);
         failover::abort_late(&server.replication);
+        server.replication.number_records_if_asked();
         reload_tls(server);
         server.hotkeys.end_if_due(server, ctx.now_ms);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));

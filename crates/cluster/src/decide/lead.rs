@@ -129,6 +129,10 @@ impl Decider {
         if may_resign && (is_wanted || self.others_have_data(&shard)) {
             return self.resign();
         }
+        // A node that lacks data has a claim only as the heir.
+        if !self.has_data(&shard) {
+            self.work_as_heir(&shard);
+        }
         if let Some(members) = self.claim(&shard)
             && self.now >= since + self.rank(&shard) * self.setup.timing.rank
         {

@@ -296,6 +296,22 @@ fn an_empty_primary_waits_for_the_operator_if_a_replica_has_older_data() {
 }
 
 #[test]
+fn an_operator_makes_a_replica_the_primary_that_is_not_in_sync() {
+    for mode in [FailoverMode::Takeover, FailoverMode::Force] {
+        let mut rig = Rig::new(&[1]);
+        rig.enter(2);
+        rig.start(1, 0);
+        rig.start(2, 3);
+        rig.end(1);
+        rig.pass(5_000);
+        assert!(!rig.serves(2), "it lacks writes");
+        rig.give(2, Event::Failover(mode));
+        rig.pass(1_000);
+        assert_eq!(rig.serves(2), mode == FailoverMode::Takeover);
+    }
+}
+
+#[test]
 fn when_all_have_lost_writes_the_most_advanced_leads() {
     let mut rig = Rig::new(&[1, 2, 3]);
     rig.offsets = [(2, 20)].into();

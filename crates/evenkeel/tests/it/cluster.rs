@@ -3,6 +3,7 @@
 
 mod alone;
 mod peers;
+mod replicas;
 mod statics;
 mod store;
 mod tools;

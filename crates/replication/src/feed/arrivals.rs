@@ -6,7 +6,7 @@ use super::{Feed, ROUND};
 use crate::Replication;
 use crate::replica_connection::{ReplicaConnection, Stage, Word};
 use crate::replica_inbox::Arrival;
-use evenkeel_client::replica_hello::Asks;
+use evenkeel_client::replica_hello::{Asks, Membership};
 
 impl Feed {
     pub(super) fn welcome(&mut self, arrival: Arrival) {
@@ -15,6 +15,12 @@ impl Feed {
         client.token.store(token, Relaxed);
         client.is_replica.store(true, Relaxed);
         let mut replica = ReplicaConnection::new(arrival, self.times.now_ms, self.times.now);
+        if let Some(member) = replica.member().cloned()
+            && let Err(reason) = self.enter(&member)
+        {
+            log::info!("Replica {} is not served: {reason}", replica.shared.name());
+            return self.replication.hub.clients.remove(client.id);
+        }
         if let Err(error) = self.poll.add_connection(replica.fd(), token) {
             log::warn!("Cannot register replica {} for events: {error}", replica.shared.name());
             return self.replication.hub.clients.remove(client.id);
@@ -28,12 +34,34 @@ impl Feed {
         self.times.last_round -= ROUND;
     }
 
+    /// Begins the connection of a node of the cluster; an earlier one ends.
+    fn enter(&mut self, member: &Membership) -> Result<(), String> {
+        self.follow_members(); // the epoch may have changed since the replica was admitted
+        let replication = self.replication.clone();
+        replication.members.check(member)?;
+        let is_same =
+            |replica: &ReplicaConnection| replica.member().is_some_and(|its| its.node == member.node);
+        self.part_if(|replica| is_same(replica).then(|| "the node has another connection".into()));
+        replication.members.forget_sync(&member.node);
+        replication.members.cluster().iter().for_each(|cluster| cluster.left(&member.node));
+        Ok(())
+    }
+
+    /// Ends the connections of nodes that expect this server in another role.
+    pub(super) fn follow_members(&mut self) {
+        let version = self.replication.members.version();
+        if std::mem::replace(&mut self.members_version, version) != version {
+            let replication = self.replication.clone();
+            self.part_if(|replica| replication.members.check(replica.member()?).err());
+        }
+    }
+
     /// Lets a replica continue with the stream, if the bytes that it lacks are kept.
     pub(super) fn answer(&mut self, replica: &mut ReplicaConnection) {
         let state = &self.replication;
         let Some(Asks::Rest(Some((id, bytes)))) = replica.replica_hello.asks.clone() else {
             log::info!("Full resync requested by replica {}", replica.shared.name());
-            return;
+            return self.ask_for_full_sync(replica);
         };
         let stream = state.stream();
         if stream.can_continue(&id, bytes) && self.reader_is_there() {
@@ -43,13 +71,15 @@ impl Feed {
             replica.reconnect(bytes, stream.offset());
             replica.shared.record_acked(bytes, self.record_at(bytes));
             state.metrics.partial.fetch_add(1, Relaxed);
-            return log::info!(
+            log::info!(
                 "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting \
                  from offset {}.",
                 replica.shared.name(),
                 stream.offset() - bytes,
                 bytes + 1
             );
+            drop(stream);
+            return self.record_member(replica, bytes);
         }
         state.metrics.partial_refused.fetch_add(1, Relaxed);
         let asked = String::from_utf8_lossy(&id).into_owned();
@@ -63,7 +93,21 @@ impl Feed {
                      {second} before offset {until})"
             )
         };
+        drop(stream);
         log::info!("Unable to partial resync with replica {} for {reason}", replica.shared.name());
+        self.ask_for_full_sync(replica);
+    }
+
+    /// A node of the cluster waits until it may drop its data.
+    fn ask_for_full_sync(&self, replica: &ReplicaConnection) {
+        if let (Some(cluster), Some(member)) = (self.replication.members.cluster(), replica.member()) {
+            cluster.needs_full_sync(&member.node);
+        }
+    }
+
+    /// Whether a full synchronization of a replica may begin.
+    pub(super) fn may_sync(&self, replica: &ReplicaConnection) -> bool {
+        replica.member().is_none_or(|member| self.replication.members.may_sync(&member.node))
     }
 
     /// Whether the stream goes on, made by this thread or by the link to our own primary.
@@ -86,9 +130,13 @@ impl Feed {
         let received = replica.listen(&self.replication, |replica, word| {
             replica.moved = self.times.now;
             replica.record_message(self.times.now_ms);
-            if let Word::Ack { bytes, synced } = word {
+            if let Word::Ack { bytes, synced, incarnation, kept } = word {
                 acked = true;
                 self.on_ack(replica, bytes, synced);
+                if let Some(member) = &mut replica.replica_hello.membership {
+                    member.incarnation = incarnation.unwrap_or(member.incarnation);
+                }
+                self.record_member(replica, kept.unwrap_or(bytes));
             }
         });
         self.has_more |= replica.is_readable;
@@ -97,7 +145,19 @@ impl Feed {
             Err(error) => self.part(replica, &error.to_string()),
         }
         if acked {
+            let online = self.replicas.values().filter(|replica| replica.shared.is_online());
+            self.replication.acks.record_all(online.map(|replica| replica.shared.acked_record()).collect());
             self.notify_waiters();
+        }
+    }
+
+    /// Records the bytes of a node of the cluster that count for the in-sync set and for `write-acks`.
+    fn record_member(&self, replica: &ReplicaConnection, bytes: u64) {
+        let Some(member) = replica.member() else { return };
+        let acked = (bytes, self.record_at(bytes));
+        self.replication.acks.record_member(&member.node, member.incarnation, acked);
+        if let Some(cluster) = self.replication.members.cluster() {
+            cluster.acknowledged(member, bytes);
         }
     }
 
@@ -130,6 +190,9 @@ impl Feed {
         let name = replica.shared.name();
         log::info!("Connection with replica {name} lost: {reason}");
         self.replication.replicas.remove(&replica.shared);
+        if let (Some(cluster), Some(member)) = (self.replication.members.cluster(), replica.member()) {
+            cluster.left(&member.node);
+        }
         self.replication.hub.clients.remove(replica.shared.client.id);
         // The descriptor leaves the epoll when it is closed.
     }
@@ -151,7 +214,9 @@ impl Replication {
     /// Asks all replicas for acknowledgements, once the records up to `record` are in the stream.
     pub fn ask_for_acks(&self, record: u64) {
         self.acks_wanted.fetch_max(record, AcqRel);
-        self.wants_acks.store(true, Release);
-        self.replica_inbox.nudge();
+        // The thread clears this before it reads the record.
+        if !self.wants_acks.swap(true, AcqRel) {
+            self.replica_inbox.nudge();
+        }
     }
 }

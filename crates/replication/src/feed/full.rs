@@ -79,7 +79,7 @@ impl Feed {
         }
         let waiting = || {
             self.replicas.values().filter_map(|replica| match replica.stage {
-                Stage::Waiting { since } => {
+                Stage::Waiting { since } if self.may_sync(replica) => {
                     Some((since, replica.replica_hello.content, replica.replica_hello.takes_mark))
                 }
                 _ => None,
@@ -112,7 +112,9 @@ impl Feed {
         state.sync_behind.store(NEVER, Release);
         let keeps = state.is_replica().then(|| state.stream().offset());
         let is_for = |replica: &ReplicaConnection| {
-            matches!(replica.stage, Stage::Waiting { .. }) && replica.replica_hello.content == content
+            matches!(replica.stage, Stage::Waiting { .. })
+                && replica.replica_hello.content == content
+                && replica.member().is_none_or(|member| state.members.may_sync(&member.node))
         };
         for replica in self.replicas.values_mut().filter(|replica| is_for(replica)) {
             replica.stage = Stage::Begun { pipe: pipe.clone(), keeps };

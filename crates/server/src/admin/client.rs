@@ -19,6 +19,7 @@ use evenkeel_client::waiting::End;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
+use evenkeel_config::WriteAcks;
 use evenkeel_core::pause::Pauser;
 
 mod filter;
@@ -44,6 +45,8 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
         session("CLIENT|MAINT_NOTIFICATIONS", at_least(3), Group::Connection, maint_notifications),
         session("CLIENT|NO-EVICT",     exactly(3),  Group::Connection, no_evict     ).admin().flag(BUSY),
         session("CLIENT|NO-TOUCH",     exactly(3),  Group::Connection, no_touch     ).flag(BUSY),
+        session("CLIENT|WRITE-ACKS",   exactly(3),  Group::Connection, write_acks   )
+            .lock_scope(LockScope::Whole),
         whole("CLIENT|PAUSE",          at_least(3), pause  ),
         session("CLIENT|REPLY",        exactly(3),  Group::Connection, reply        )
             .flag(BUSY.with(Flags::NO_MULTI)),
@@ -351,6 +354,26 @@ fn no_touch(call: &mut ServerCall<'_, '_>) -> Done {
     let on = on_or_off(call.base.args, 2)?;
     call.session.no_touch = on;
     call.session.client.no_touch.store(on, Relaxed);
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// CLIENT WRITE-ACKS number-of-replicas | IN-SYNC
+///
+/// The client's replies wait for that, and for what the directive `write-acks` says.
+fn write_acks(call: &mut ServerCall<'_, '_>) -> Done {
+    let acks = WriteAcks::parse(call.base.args.at(2)).ok_or_else(|| {
+        let most = WriteAcks::COUNT_MAX;
+        Error::text(format!("ERR expected a number of replicas up to {most}, or IN-SYNC"))
+    })?;
+    if acks.in_sync && call.base.settings.cluster_store.is_empty() {
+        return Err(Error::text("ERR IN-SYNC needs cluster-store"));
+    }
+    if acks.count > 0 {
+        call.server.replication.number_records(call.base.guard);
+    }
+    call.session.write_acks = acks;
+    call.session.last_record = 0; // it counts for later writes
     call.base.reply.ok();
     Ok(Flow::Replied)
 }

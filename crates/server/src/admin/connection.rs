@@ -12,6 +12,7 @@ use evenkeel_acl::{Access, DEFAULT};
 use evenkeel_client::session::{Caching, ReplyMode};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
+use evenkeel_config::WriteAcks;
 
 const BEFORE_AUTH: Flags = Flags::NO_AUTH.with(Flags::ALLOW_BUSY).with(Flags::OPERATOR);
 const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED).with(Flags::WHILE_SUBSCRIBED);
@@ -80,6 +81,7 @@ fn reset(call: &mut ServerCall<'_, '_>) -> Done {
         call.session.reply_mode = ReplyMode::On;
     }
     (call.session.no_touch, call.session.imports) = (false, false);
+    call.session.write_acks = WriteAcks::default();
     call.session.asking = Caching::Unsaid;
     call.session.become_user(Access::of_new_connection(&call.server.acl));
     let client = &call.session.client;

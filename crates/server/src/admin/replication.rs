@@ -44,6 +44,12 @@ fn psync(call: &mut ServerCall<'_, '_>) -> Done {
     // The number of the first missing byte, counted from 1.
     let bytes = number.checked_sub(1).and_then(|bytes| u64::try_from(bytes).ok());
     let has = bytes.filter(|_| id != b"?").map(|bytes| (id.to_vec(), bytes));
+    let hello = call.session.replica_hello.as_ref();
+    if let Some(membership) = hello.and_then(|hello| hello.membership.as_ref()) {
+        // With this code, the replica tries again later.
+        let failed = |reason| Error::text(format!("NOMASTERLINK Can't SYNC: {reason}"));
+        call.server.replication.members.check(membership).map_err(failed)?;
+    }
     if call.base.args.len() > 3 && call.base.args.is(3, "FAILOVER") {
         take_over(call)?;
     }
@@ -99,6 +105,10 @@ fn replconf(call: &mut ServerCall<'_, '_>) -> Done {
         }
         introduce(&mut replica_hello, call, index)?;
     }
+    if let Some(membership) = &replica_hello.membership {
+        let failed = |reason| Error::text(format!("ERR {reason}"));
+        call.server.replication.members.check(membership).map_err(failed)?;
+    }
     call.session.replica_hello = Some(Box::new(replica_hello));
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -125,6 +135,17 @@ fn introduce(replica_hello: &mut ReplicaHello, call: &ServerCall<'_, '_>, index:
             let number = args.int(index + 1)?;
             replica_hello.only_snapshot =
                 usize::try_from(number).ok().filter(|one| *one <= 1).ok_or(range)? == 1;
+        }
+        option @ (b"CLUSTER-NODE" | b"CLUSTER-PRIMARY") => {
+            let membership = replica_hello.membership.get_or_insert_default();
+            let name = if option == b"CLUSTER-NODE" { &mut membership.node } else { &mut membership.primary };
+            *name = String::from_utf8_lossy(value).into_owned();
+        }
+        option @ (b"CLUSTER-EPOCH" | b"CLUSTER-INCARNATION") => {
+            let membership = replica_hello.membership.get_or_insert_default();
+            let is_epoch = option == b"CLUSTER-EPOCH";
+            let number = if is_epoch { &mut membership.epoch } else { &mut membership.incarnation };
+            *number = u64::try_from(args.int(index + 1)?).map_err(|_| Error::NotInteger)?;
         }
         b"RDB-FILTER-ONLY" => replica_hello.content = content(value)?,
         // The replica's version: for readers of a primary's server log.

@@ -22,7 +22,9 @@ pub(super) fn apply(view: &ClusterView, request: &MapRequest) -> Result<Changed,
         MapRequest::SetEpoch(epoch) => change.set_epoch(*epoch)?,
         MapRequest::Reset { hard } => change.reset(*hard),
         MapRequest::Save => {}
-        MapRequest::Meet { .. } | MapRequest::Forget(_) => return Err("it needs cluster-store".into()),
+        MapRequest::Meet { .. } | MapRequest::Forget(_) | MapRequest::Replicate(_) => {
+            return Err("it needs cluster-store".into());
+        }
     }
     Ok(change.finish())
 }

@@ -33,7 +33,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use evenkeel_cluster::{Address, Map, Node, NodeId, SLOTS, Shard, ShardId, SlotRanges, nodes_file};
+use evenkeel_cluster::{
+    Address, FailoverMode, Map, Node, NodeId, SLOTS, Shard, ShardId, SlotRanges, nodes_file,
+};
 use evenkeel_config::Settings;
 use evenkeel_runtime::{clock, random};
 use evenkeel_store::ThreadContext;
@@ -197,7 +199,7 @@ impl Cluster {
             cluster: String::new(),
             incarnation: 0,
         });
-        identity.incarnation = clock::unix_ms().max(identity.incarnation + 1);
+        identity.incarnation = next_incarnation(identity.incarnation);
         identity.write(&path)?;
         log::info!("This node is {}", identity.me);
         self.replace((identity.map(), identity.me), settings);
@@ -213,12 +215,25 @@ impl Cluster {
         self.identity.lock().as_ref().map_or(0, |(identity, _)| identity.incarnation)
     }
 
-    /// Replaces this node's identity, and writes its file.
-    fn keep_identity(&self, identity: &Identity) {
+    /// Records that this node belongs to the cluster of this name, also in its file.
+    fn belong_to(&self, cluster: &str) {
         if let Some((kept, path)) = &mut *self.identity.lock() {
-            kept.clone_from(identity);
+            kept.cluster = cluster.into();
             let _ = kept.write(path); // it has logged the reason
         }
+    }
+
+    /// Gives this node's data another number, also in its file, and returns it.
+    ///
+    /// # Errors
+    /// The file cannot be written: the number stays.
+    fn renew_incarnation(&self) -> Result<u64, String> {
+        let mut known = self.identity.lock();
+        let (kept, path) = known.as_mut().ok_or("this node has no identity in a store")?;
+        let next = Identity { incarnation: next_incarnation(kept.incarnation), ..kept.clone() };
+        next.write(path)?;
+        *kept = next;
+        Ok(kept.incarnation)
     }
 
     /// Writes the file of this node's identity again.
@@ -227,6 +242,27 @@ impl Cluster {
             Some((identity, path)) => identity.write(path),
             None => Ok(()),
         }
+    }
+
+    /// Hands the shard over to a replica, if this node is the primary of one, and gives the lease back. The
+    /// process is about to end. Returns false if that takes longer than `time`.
+    pub(crate) fn hand_over(&self, time: Duration) -> bool {
+        self.agent.get().is_none_or(|agent| agent.hand_over(time))
+    }
+
+    /// Takes part in the map again: the process does not end after all.
+    pub(crate) fn stay(&self) {
+        self.agent.get().iter().for_each(|agent| agent.stay());
+    }
+
+    /// Asks for a planned change: this node, a replica, becomes the primary of its shard.
+    ///
+    /// # Errors
+    /// The reason for the client, without a code.
+    pub(crate) fn fail_over(&self, mode: FailoverMode) -> Result<(), String> {
+        let agent = self.agent.get().ok_or("This node has not loaded its data yet")?;
+        agent.fail_over(mode);
+        Ok(())
     }
 
     /// Ends this node's part in the map. No worker runs any more.
@@ -285,6 +321,11 @@ fn read_text(path: &Path) -> Result<Option<String>, String> {
         }
     };
     String::from_utf8(bytes).map(Some).map_err(|_| damaged(path, "it is no text"))
+}
+
+/// A number of data that is higher than those before, also if the file of the former numbers is lost.
+fn next_incarnation(former: u64) -> u64 {
+    clock::unix_ms().max(former + 1)
 }
 
 /// Returns the bytes of a new identity.

@@ -31,6 +31,8 @@ pub(crate) enum MapRequest {
     },
     /// A node leaves the map, which several nodes share.
     Forget(NodeId),
+    /// This node becomes a replica of another one, in a map that several nodes share.
+    Replicate(NodeId),
     /// Nothing but keeping the map again, with this node's present address.
     Save,
 }

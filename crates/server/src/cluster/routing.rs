@@ -123,7 +123,8 @@ impl Asker<'_> {
     pub(crate) fn route(&self, row: &Spec, args: &Args<'_>, writes: bool) -> Result<Route, Error> {
         let slots = Slots::of(row, args, self.session);
         let Some(slot) = slots.first else {
-            return if self.is_fenced && writes { Err(down()) } else { Ok(Route::Here) };
+            let is_refused = self.is_fenced && self.view.is_primary && writes;
+            return if is_refused { Err(down()) } else { Ok(Route::Here) };
         };
         if self.view.state(slot) == SlotState::Unowned {
             return Err(unserved());

@@ -108,9 +108,11 @@ impl ClusterView {
     }
 }
 
-/// Whether the primary of a shard is there.
+/// Whether the primary of a shard is there, or a replica that is about to take its place: the other shards go
+/// on meanwhile.
 fn is_served(map: &Map, shard: &Shard) -> bool {
-    shard.primary.and_then(|id| map.node(id)).is_some_and(|node| node.is_alive)
+    let is_alive = |id| map.node(id).is_some_and(|node| node.is_alive);
+    shard.primary.is_some_and(|id| is_alive(id) || shard.in_sync.iter().any(|member| is_alive(*member)))
 }
 
 fn states(map: &Map, own: ShardId) -> Box<[SlotState; SLOTS]> {

@@ -56,6 +56,13 @@ impl Executor {
             return Ok(Admitted::HungUp);
         }
         let mut moving = None;
+        // Until the fate of a planned change of the primary is known, its clients wait.
+        if self.is_fenced
+            && !session.replays
+            && is_paused(&self.server, (row, &request.args), session, self.ctx.now_ms)
+        {
+            return Ok(Admitted::Paused);
+        }
         if let Some(view) = &self.cluster
             && (self.is_fenced || !request.key.is_some_and(|(_, place)| view.serves(place.slot())))
         {
@@ -149,7 +156,7 @@ impl Executor {
             return Ok(None);
         }
         if routing::has_no_slot(row) {
-            let is_refused = self.is_fenced && row.flags.has(Flags::WRITE);
+            let is_refused = self.is_fenced && view.is_primary && row.flags.has(Flags::WRITE);
             return if is_refused { Err(routing::down()) } else { Ok(None) };
         }
         let flags = declared::flags_of_call(row, args, &self.server.scripts);
@@ -180,7 +187,8 @@ impl Executor {
     #[cold]
     fn redirection(&self, session: &Session, row: &Spec, args: &Args<'_>) -> Option<Error> {
         let replication = &self.server.replication;
-        if session.replays || !replication.is_replica() {
+        // In a cluster, MOVED does that.
+        if session.replays || !replication.is_replica() || self.cluster.is_some() {
             return None;
         }
         let command = (row, declared::flags_of_call(row, args, &self.server.scripts));

@@ -483,17 +483,17 @@ impl OffloadJob {
                 server.core.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
             }
-            if let Some(view) = &executor.cluster
+            let is_paused = admission::is_paused(&server, (row, &args), session, executor.ctx.now_ms);
+            if let Some(view) = executor.cluster.as_ref().filter(|_| !is_paused)
                 && let Some(error) =
                     gone(view, &executor.settings, &self.client, (row, &args)).or_else(|| {
-                        (server.is_fenced() && (row.flags.has(Flags::WRITE) || !row.keys.is_none()))
-                            .then(down)
+                        let is_fenced = view.is_primary && server.is_fenced();
+                        (is_fenced && (row.flags.has(Flags::WRITE) || !row.keys.is_none())).then(down)
                     })
             {
                 server.core.keyspace.leave(&mut executor.ctx);
                 return Err(error);
             }
-            let is_paused = admission::is_paused(&server, (row, &args), session, executor.ctx.now_ms);
             if !is_paused && !admission::waits_for_journal(&server, row, session) {
                 return Ok(());
             }

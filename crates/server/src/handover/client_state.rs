@@ -22,6 +22,7 @@ use evenkeel_client::tracking::mode;
 use evenkeel_client::waiting::On;
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::table::table;
+use evenkeel_config::WriteAcks;
 use evenkeel_resp::value::encode_command;
 use evenkeel_scripting::declared::flags_of_call;
 use evenkeel_store::{ThreadContext, Watch};
@@ -49,6 +50,9 @@ pub(crate) struct ClientState {
     commands: u64,
     no_evict: bool,
     no_touch: bool,
+    /// CLIENT WRITE-ACKS: the count, and whether all nodes in sync count.
+    #[serde(default)]
+    write_acks: (u8, bool),
     redirects: bool,
     reads_replica: bool,
     imports: bool,
@@ -194,6 +198,7 @@ impl ClientState {
             commands: client.commands.load(Relaxed),
             no_evict: client.no_evict.load(Relaxed),
             no_touch: session.no_touch,
+            write_acks: (session.write_acks.count, session.write_acks.in_sync),
             redirects: session.redirects,
             reads_replica: client.reads_replica.load(Relaxed),
             imports: session.imports,
@@ -254,6 +259,8 @@ impl ClientState {
         session.was_known |= self.was_known;
         session.select(self.db);
         session.no_touch = self.no_touch;
+        let (count, in_sync) = self.write_acks;
+        session.write_acks = WriteAcks { count: count.min(WriteAcks::COUNT_MAX), in_sync };
         session.redirects = self.redirects;
         session.imports = self.imports;
         client.maintenance.store(self.maintenance, Relaxed);

@@ -12,6 +12,7 @@ use super::request_reader::RequestReader;
 use evenkeel_client::clients::{CONNECTION_BYTES, ClientInfo};
 use evenkeel_client::session::Session;
 use evenkeel_command::reply::{Reply, ReplyChunk};
+use evenkeel_config::WriteAcks;
 use evenkeel_net::Stream;
 use evenkeel_net::tls::TlsStream;
 use evenkeel_replication::replica_inbox::Arrival;
@@ -57,9 +58,10 @@ pub(crate) struct Connection {
 
 const _: () = assert!(size_of::<Connection>().abs_diff(CONNECTION_BYTES) <= 64, "as CLIENT LIST reports it");
 
-/// From here on the backlog depends on a journal record that is not on disk yet.
+/// From here on the backlog depends on a journal record that is not kept yet.
 struct HeldReplies {
     record: u64,
+    acks: WriteAcks,
     /// Bytes before it: of the backlog, and of all chunks that have left the backlog.
     start: u64,
 }
@@ -213,12 +215,14 @@ impl Connection {
         self.queue(reply.take_rest(0).0);
     }
 
-    /// Queues `reply` until `record` is durable. Returns true if no earlier reply waits for this record, so
-    /// the caller must register for it.
-    pub(crate) fn hold_back(&mut self, reply: &mut Reply, record: u64) -> bool {
-        let is_new = self.held_back.back().is_none_or(|last| last.record < record);
+    /// Queues `reply` until `record` is kept, on disk or as `acks` asks: these ask for no less than what
+    /// earlier replies wait for. Returns true if no earlier reply waits for the same, so the caller must
+    /// register for it.
+    pub(crate) fn hold_back(&mut self, reply: &mut Reply, record: u64, acks: WriteAcks) -> bool {
+        let is_new = self.held_back.back().is_none_or(|last| last.record < record || last.acks != acks);
         if is_new {
-            self.held_back.push_back(HeldReplies { record, start: self.gone + self.backlog_len as u64 });
+            let start = self.gone + self.backlog_len as u64;
+            self.held_back.push_back(HeldReplies { record, acks, start });
         }
         self.keep(reply);
         is_new
@@ -230,10 +234,17 @@ impl Connection {
         !self.held_back.is_empty()
     }
 
-    /// Releases replies up to the journal record `durable`. Returns whether more may be sent now.
-    pub(crate) fn release_replies(&mut self, durable: u64) -> bool {
+    /// What the replies that are held back wait for, at replicas.
+    pub(crate) fn held_acks(&self) -> WriteAcks {
+        self.held_back.back().map_or_else(WriteAcks::default, |held_back| held_back.acks)
+    }
+
+    /// Releases replies up to the journal record `kept` that wait for `acks`. Returns whether more may be
+    /// sent now.
+    pub(crate) fn release_replies(&mut self, kept: u64, acks: WriteAcks) -> bool {
         let before = self.held_back.len();
-        while self.held_back.front().is_some_and(|held_back| held_back.record <= durable) {
+        let is_due = |held_back: &HeldReplies| held_back.record <= kept && held_back.acks == acks;
+        while self.held_back.front().is_some_and(is_due) {
             self.held_back.pop_front();
         }
         self.held_back.len() < before

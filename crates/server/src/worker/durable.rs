@@ -1,7 +1,7 @@
-//! A worker and the append-only file: replies held back until their records are durable (`appendfsync
-//! always`), writers that wait because too much of the journal is unwritten, and WAITAOF.
+//! A worker and the journal: replies held back until their records are durable (`appendfsync always`), or at
+//! replicas (`write-acks`), writers that wait because too much of the journal is unwritten, and WAITAOF.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
 
@@ -9,15 +9,17 @@ use super::Worker;
 use crate::observe::stats::Outcome;
 use crate::worker::connection::Connection;
 use evenkeel_client::waiting::{Blocked, End};
-use evenkeel_config::Fsync;
+use evenkeel_config::{Fsync, WriteAcks};
 use evenkeel_core::blockers::Blockers;
 
-/// Replies and commands of a worker that wait for the append-only file.
+/// Replies and commands of a worker that wait for the append-only file, or for replicas.
 #[derive(Default)]
 pub(super) struct DurabilityWaits {
-    /// Connections whose replies are held back, with the journal record that must be on disk: in order of
-    /// arrival, once per record.
-    held_back: VecDeque<(u64, u64)>,
+    /// By what they wait for: connections whose replies are held back, with the journal record that must be
+    /// kept: in order of arrival, once per record. Queues stay.
+    held_back: BTreeMap<WriteAcks, VecDeque<(u64, u64)>>,
+    /// Number of entries in `held_back`.
+    entries: usize,
     /// Waits of WAITAOF.
     awaiting_log: Vec<Arc<Blocked>>,
 }
@@ -28,18 +30,38 @@ impl Worker {
         self.executor.settings.appendfsync == Fsync::Always && self.server.persist.aof.is_on()
     }
 
-    /// Whether a reply has to wait, since its record is not on disk.
-    #[cold]
-    pub(super) fn awaits_log(&self, connection: &Connection) -> bool {
-        let is_behind = || connection.session.last_record > self.server.persist.aof.durable();
-        self.is_always() && (connection.is_held_back() || is_behind())
+    /// What replies to a client wait for, at replicas. On a replica as well: the client's last record is from
+    /// the time when this server was a primary.
+    #[inline]
+    pub(super) fn write_acks(&self, connection: &Connection) -> WriteAcks {
+        let acks = self.executor.settings.write_acks.and(connection.session.write_acks);
+        acks.and(connection.held_acks())
     }
 
-    /// Holds the reply back until its record is on disk.
+    /// Returns the last record that is kept: on disk, if replies wait for that, and at replicas, as `acks`
+    /// asks.
+    fn kept(&self, acks: WriteAcks) -> u64 {
+        let durable = if self.is_always() { self.server.persist.aof.durable() } else { u64::MAX };
+        durable.min(self.server.replication.acks.kept(acks))
+    }
+
+    /// Whether a reply has to wait, since its record is not kept.
+    #[cold]
+    pub(super) fn awaits_log(&self, connection: &Connection) -> bool {
+        // Replies that are held back come first.
+        connection.is_held_back() || connection.session.last_record > self.kept(self.write_acks(connection))
+    }
+
+    /// Holds the reply back until its record is kept.
     pub(super) fn hold_back(&mut self, connection: &mut Connection) {
-        let record = connection.session.last_record;
-        if connection.hold_back(&mut self.reply, record) {
-            self.durability.held_back.push_back((record, connection.client().token.load(Relaxed)));
+        let (record, acks) = (connection.session.last_record, self.write_acks(connection));
+        if connection.hold_back(&mut self.reply, record, acks) {
+            let entry = (record, connection.client().token.load(Relaxed));
+            self.durability.held_back.entry(acks).or_default().push_back(entry);
+            self.durability.entries += 1;
+        }
+        if !acks.is_none() {
+            self.server.replication.ask_for_acks(record);
         }
         self.await_log();
     }
@@ -76,27 +98,39 @@ impl Worker {
         }
     }
 
-    /// Sends the replies whose records are on disk by now.
+    /// Sends the replies whose records are kept by now. A client whose write is not kept, and never will be
+    /// for certain, is disconnected: this server has become a replica.
     pub(super) fn release(&mut self) {
-        let aof = &self.server.persist.aof;
-        let is_needed = aof.is_on() && self.executor.settings.appendfsync == Fsync::Always;
-        let durable = if is_needed { aof.durable() } else { u64::MAX };
-        // A worker's record numbers ascend, so the front is due first.
-        while let Some(&(number, token)) = self.durability.held_back.front()
-            && number <= durable
-        {
-            self.durability.held_back.pop_front();
-            let Some(mut connection) = self.connections.take(token) else { continue };
-            // Replies to later requests wait for their own records.
-            if connection.release_replies(durable)
-                && connection.backlog_len() > 0
-                && !self.flush_backlog(&mut connection)
-            {
-                self.close(token, connection);
-            } else {
-                self.connections.put_back(token, connection);
+        let mut queues = std::mem::take(&mut self.durability.held_back);
+        for (acks, queue) in &mut queues {
+            let kept = self.kept(*acks);
+            // The numbers of a worker's own records ascend. The number of a record that was read may be
+            // above that of the next record, which waits a little longer then.
+            while let Some(&(number, token)) = queue.front() {
+                let is_lost = !acks.is_none() && self.server.replication.acks.is_lost(number);
+                if number > kept && !is_lost {
+                    break;
+                }
+                queue.pop_front();
+                self.durability.entries -= 1;
+                let Some(mut connection) = self.connections.take(token) else { continue };
+                if number > kept {
+                    self.close(token, connection);
+                    continue;
+                }
+                // Replies to later requests wait for their own records.
+                if connection.release_replies(kept, *acks)
+                    && connection.backlog_len() > 0
+                    && !self.flush_backlog(&mut connection)
+                {
+                    self.close(token, connection);
+                } else {
+                    self.connections.put_back(token, connection);
+                }
             }
         }
+        // No reply was held back meanwhile.
+        self.durability.held_back = queues;
         self.end_waits_for_log();
         if !self.has_held_back() {
             self.server.inboxes[self.index].awaits_log.store(false, Relaxed);
@@ -105,7 +139,7 @@ impl Worker {
 
     /// Whether any reply or wait depends on the journal.
     pub(super) fn has_held_back(&self) -> bool {
-        !self.durability.held_back.is_empty() || !self.durability.awaiting_log.is_empty()
+        self.durability.entries > 0 || !self.durability.awaiting_log.is_empty()
     }
 
     /// Runs once a turn, while the append-only file is on or any reply waits for it.

@@ -315,8 +315,11 @@ impl Pipeline {
             return None;
         }
         let from = executor.last_ticks;
-        let Executor { server, ctx, .. } = &mut *executor;
+        let Executor { server, ctx, settings, .. } = &mut *executor;
         ctx.buffer.begin_batch();
+        // On a primary, a reply waits for the writes that it shows.
+        let is_in_sync = settings.write_acks.in_sync || session.write_acks.in_sync;
+        (ctx.records_seen, ctx.seen) = (is_in_sync && !server.replication.is_replica(), 0);
         let is_closed = Cell::new(false);
         // A command may leave the gate while a long-running script closes it: the rest of the batch is
         // answered BUSY.
@@ -379,7 +382,12 @@ impl Pipeline {
         } else {
             push_queue::notify_workers(&executor.server.hub); // for messages of the earlier commands
         }
-        session.last_record = executor.ctx.buffer.last_of_batch().unwrap_or(session.last_record);
+        let (former, own) = (session.last_record, executor.ctx.buffer.last_of_batch());
+        session.last_record = own.unwrap_or(former);
+        if executor.ctx.records_seen {
+            let seen = executor.ctx.seen.max(executor.server.replication.acks.epoch_record());
+            session.last_record = session.last_record.max(former).max(seen);
+        }
         self.update_entry_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let evicted = std::mem::take(&mut executor.evict_ticks);

@@ -147,7 +147,9 @@ impl Worker {
         client.active_ms.store(self.now_ms, Relaxed); // the client has been waiting, not idle
         let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);
-        if self.is_always() && may_write {
+        let acks = self.write_acks(&connection);
+        let shows_write = acks.in_sync && !self.server.replication.is_replica();
+        if may_write && (self.is_always() || !acks.is_none()) || shows_write {
             // Another thread has written for the client. The record's number is unknown, but the journal
             // contains it by now.
             connection.session.last_record = self.server.core.keyspace.journal.last();

@@ -64,6 +64,11 @@ pub struct ThreadContext {
     pub ticks: fn() -> u64,
     /// Ticks spent waiting for slots that other threads held. The owner of the context reads and resets it.
     pub lock_wait: u64,
+    /// The owner of the context wants `seen`, and resets it.
+    pub records_seen: bool,
+    /// The largest number of a record on the slots that were held since: no effect of a later record was
+    /// seen.
+    pub seen: u64,
     /// Set while the thread that has the gate closed is known to take long. A context with this flag then
     /// stays outside instead of waiting for the gate, since its thread has clients to answer. A context
     /// without the flag waits.
@@ -197,6 +202,8 @@ impl ThreadContext {
             tally,
             ticks: || 0,
             lock_wait: 0,
+            records_seen: false,
+            seen: 0,
             gate_busy: None,
             woken: VecDeque::new(),
             put_off: VecDeque::new(),

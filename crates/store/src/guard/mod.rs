@@ -221,6 +221,9 @@ impl<'a> SlotGuard<'a> {
     fn unlock(&mut self) {
         self.notify_listener();
         self.commit();
+        if self.ctx.records_seen {
+            self.record_seen();
+        }
         let places = match &self.scope {
             Scope::One(place) => std::slice::from_ref(place),
             Scope::Many(places) => places,
@@ -228,6 +231,17 @@ impl<'a> SlotGuard<'a> {
         };
         unlock_all(self.keyspace, places);
         self.ctx.holding = false;
+    }
+
+    /// Notes the last record that the held slots have: the caller may have seen its effect.
+    #[cold]
+    fn record_seen(&mut self) {
+        let last = match &self.scope {
+            Scope::None => return,
+            Scope::All(_) => self.keyspace.journal.last(),
+            Scope::One(_) | Scope::Many(_) => self.last_logged(),
+        };
+        self.ctx.seen = self.ctx.seen.max(last);
     }
 
     /// The largest record number of the slots held; zero if everything is held.

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_cluster::{NodeId, ShardId, SlotRanges};
+use evenkeel_cluster::{FailoverMode, NodeId, ShardId, SlotRanges};
 use evenkeel_resp::number::parse_i64;
 
 use super::super::ServerCall;
 use super::lists::named;
 use super::slots::{len_of, slot_at};
-use super::view;
+use super::{disabled, view};
 use crate::cluster::owner::{MapRequest, SlotChange};
 use crate::cluster::random_id;
 use crate::server::Server;
@@ -271,10 +271,15 @@ pub(super) fn forget(call: &mut ServerCall<'_, '_>) -> Done {
 /// CLUSTER REPLICATE node-id
 pub(super) fn replicate(call: &mut ServerCall<'_, '_>) -> Done {
     let view = view(call)?;
-    if named(&view, call.base.args.at(2))?.0 == view.me {
+    let node = named(&view, call.base.args.at(2))?.0;
+    if node == view.me {
         return Err(Error::text("ERR Can't replicate myself"));
     }
-    Err(needs_store(call))
+    shared(call)?;
+    if view.is_primary && has_keys(call) {
+        return Err(Error::text("ERR To set a master the node must be empty and without assigned slots."));
+    }
+    change(call, MapRequest::Replicate(node))
 }
 
 /// CLUSTER FAILOVER [FORCE | TAKEOVER]
@@ -287,7 +292,26 @@ pub(super) fn fail_over(call: &mut ServerCall<'_, '_>) -> Done {
     if view.is_primary {
         return Err(Error::text("ERR You should send CLUSTER FAILOVER to a replica"));
     }
-    Err(needs_store(call))
+    shared(call)?;
+    let mode = match () {
+        () if args.len() == 2 => FailoverMode::Planned,
+        () if args.is(2, "FORCE") => FailoverMode::Force,
+        () => FailoverMode::Takeover,
+    };
+    let primary = view.map.shard(view.shard).and_then(|shard| shard.primary);
+    match primary.map(|primary| view.map.node(primary).is_some_and(|node| node.is_alive)) {
+        None if mode == FailoverMode::Planned => {
+            return Err(Error::text("ERR I'm a replica but my master is unknown to me"));
+        }
+        Some(false) if mode == FailoverMode::Planned => {
+            return Err(Error::text("ERR Master is down or failed, please use CLUSTER FAILOVER FORCE"));
+        }
+        _ => {}
+    }
+    let cluster = call.server.cluster.as_ref().ok_or_else(disabled)?;
+    cluster.fail_over(mode).map_err(failed)?;
+    call.base.reply.ok();
+    Ok(Flow::Replied)
 }
 
 /// CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE node-id [...]

@@ -6,22 +6,29 @@
 //! which the map of that epoch, or a later one, is in force. Within an epoch, slots leave only when the node
 //! itself has closed them (`operator.rs`), or without keys.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use evenkeel_cluster::store::{Request, StoreEvent, boot_clock};
-use evenkeel_cluster::{Action, Address, Decider, Event, Operation, Setup, Snapshot, Timing, plan};
+use evenkeel_cluster::{
+    Action, Address, Decider, Event, FailoverMode, Operation, Setup, Snapshot, Timing, plan,
+};
 use evenkeel_runtime::threads;
 
 use super::super::fence::Fence;
 use super::super::identity::Identity;
+use super::data_path::{self, DataPath, Role, Stance};
 use super::{Agent, Closed, Message, NOT_OF_THE_DECIDER, State, connect, publisher};
 use crate::server::Server;
 use crate::startup::VERSION;
 
 /// The longest wait for the end of the lease at the end of the process.
 const END_MAX: Duration = Duration::from_millis(500);
+
+/// Poll interval while the decider waits for the stream to have a part of the journal.
+const LOG_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Milliseconds between two attempts to learn this node's address.
 const LOOK_INTERVAL: u64 = 1_000;
@@ -46,7 +53,10 @@ pub(in crate::cluster) fn start(server: &Arc<Server>, identity: Identity) -> Res
         state: State {
             snapshot: Arc::default(),
             closed: Closed::default(),
+            stance: Stance::default(),
+            stance_version: 0,
             published: (0, 0),
+            stands: 0,
             address: None,
             health: "connecting".into(),
             last_number: 0,
@@ -57,6 +67,9 @@ pub(in crate::cluster) fn start(server: &Arc<Server>, identity: Identity) -> Res
         changed: Default::default(),
     });
     let _ = cluster.agent.set(agent.clone());
+    let data_path = DataPath { server: Arc::downgrade(server), agent: agent.clone() };
+    let (me, incarnation) = (identity.me.to_string(), identity.incarnation);
+    server.replication.members.enter(me, incarnation, Arc::new(data_path));
     let failed = |error: std::io::Error| format!("Cannot start a thread of the cluster: {error}");
     let (on_thread, publishing, own) = (server.clone(), agent.clone(), identity.clone());
     let map = threads::named("cluster-map").spawn(move || publisher::run(&on_thread, &publishing, &own));
@@ -78,10 +91,22 @@ struct Run {
     local_ip: Option<String>,
     /// What the decider said last of the time until which the node may serve.
     until: u64,
-    /// The revision of the view in which the node began its epoch.
-    leads_since: u64,
+    /// The revision of the view that gave the node its role.
+    role_since: u64,
     published: u64,
-    stops_writes: bool,
+    /// The version of the stance that came with the epoch, and the version in force.
+    leads_with: u64,
+    stands: u64,
+    /// Writes have stopped with the stance of this version, and the decider does not know yet.
+    stops_with: Option<u64>,
+    /// The required set, with the numbers of its data.
+    set: BTreeMap<String, u64>,
+    /// The number of the set that the decider has not seen in force, and the last record before it, once
+    /// replication has it.
+    counts: Option<(u64, Option<u64>)>,
+    is_paused: bool,
+    /// A former primary waits for the new one until then.
+    paused_until: u64,
     registration: Registration,
     next_settling: u64,
     next_look: u64,
@@ -106,9 +131,15 @@ impl Run {
             decider: None,
             local_ip: None,
             until: 0,
-            leads_since: 0,
+            role_since: 0,
             published: 0,
-            stops_writes: false,
+            leads_with: 0,
+            stands: 0,
+            stops_with: None,
+            set: BTreeMap::new(),
+            counts: None,
+            is_paused: false,
+            paused_until: 0,
             registration: Registration::default(),
             next_settling: 0,
             next_look: 0,
@@ -119,11 +150,14 @@ impl Run {
         let pause = Duration::from_millis((self.timing.ttl / 60).clamp(10, 50));
         loop {
             self.learn_address();
-            match messages.recv_timeout(pause) {
+            let is_waiting = self.stops_with.is_some() || self.counts.is_some() || self.is_paused;
+            match messages.recv_timeout(if is_waiting { LOG_POLL_INTERVAL } else { pause }) {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => self.decide(Event::Tick { offset: self.offset() }),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            self.look_at_log();
+            self.end_pause();
             self.register();
             self.settle();
         }
@@ -148,11 +182,77 @@ impl Run {
                 Err(news) => self.hear(news),
             },
             Message::Decider(event) => self.decide(event),
-            Message::Published(revision) => {
-                self.published = revision;
+            Message::Published(revision, stands) => {
+                (self.published, self.stands) = (revision, stands);
                 self.move_fence();
+                self.end_pause();
+                self.require();
+            }
+            Message::DataReset { incarnation, done } => {
+                self.identity.incarnation = incarnation;
+                self.decide(Event::DataReset { incarnation });
+                let _ = done.send(()); // the replica may have given up
+            }
+            Message::Stay => {
+                self.decider = None; // the next one has another lease
+                self.agent.change(|state| state.has_ended = false);
             }
         }
+    }
+
+    /// Tells the decider what it waits for, once the stream has enough of the journal.
+    fn look_at_log(&mut self) {
+        let replication = self.server.replication.clone();
+        if let Some((number, Some(record))) = self.counts
+            && let Some(offset) = replication.offset_behind(record)
+        {
+            self.counts = None;
+            self.decide(Event::Counting { number, offset });
+        }
+        if self.stops_with.is_some_and(|version| self.stands >= version)
+            && let Some(offset) = replication.rests_at()
+        {
+            self.stops_with = None;
+            self.decide(Event::Stopped { offset });
+        }
+    }
+
+    /// Passes a new required set on, if the epoch that it belongs to is in force.
+    fn require(&mut self) {
+        if let Some((_, record @ None)) = &mut self.counts
+            && self.stands >= self.leads_with
+        {
+            *record = Some(self.server.replication.require(self.set.clone()));
+        }
+    }
+
+    /// Lets commands go on when writes do not stop any more, and the role and its map are in force.
+    fn end_pause(&mut self) {
+        let is_settled = {
+            let state = self.agent.state.lock();
+            !state.stance.stops_writes && state.stands == state.stance_version
+        };
+        // The clients of a former primary go to the new one, which has to be ready.
+        let (now, replication) = (boot_clock(), &self.server.replication);
+        let is_ready = match replication.is_replica() {
+            true => replication.link.is_up() || now >= self.paused_until,
+            false => now < self.until,
+        };
+        if self.is_paused && is_settled && is_ready && self.published >= self.role_since {
+            self.is_paused = false;
+            data_path::go_on(&self.server);
+        }
+    }
+
+    /// Changes what this node is to be. The thread `cluster-map` follows.
+    fn take_stance(&mut self, change: impl FnOnce(&mut Stance)) -> u64 {
+        let mut version = 0;
+        self.agent.change(|state| {
+            change(&mut state.stance);
+            state.stance_version += 1;
+            version = state.stance_version;
+        });
+        version
     }
 
     fn see(&mut self, view: Arc<Snapshot>) {
@@ -181,7 +281,7 @@ impl Run {
                 log::info!("This node belongs to cluster {cluster}");
                 self.identity.cluster = cluster;
                 if let Some(cluster) = &self.server.cluster {
-                    cluster.keep_identity(&self.identity);
+                    cluster.belong_to(&self.identity.cluster);
                 }
             }
             _ => {}
@@ -243,34 +343,62 @@ impl Run {
             Action::Submit { number, transaction } => store.send(Request::Submit(number, transaction)),
             Action::ServeUntil(until) => {
                 self.until = until;
+                if until == 0 && self.is_paused {
+                    // Before the fence: a command that finds the fence finds the pause.
+                    data_path::pause(&self.server, true, self.pause_max());
+                }
                 self.move_fence();
             }
             Action::StopWrites => {
-                self.stops_writes = true;
-                self.move_fence();
+                data_path::pause(&self.server, false, self.pause_max());
+                self.is_paused = true;
+                self.stops_with = Some(self.take_stance(|stance| stance.stops_writes = true));
             }
             Action::ResumeWrites => {
-                self.stops_writes = false;
+                self.stops_with = None;
+                self.take_stance(|stance| stance.stops_writes = false);
+            }
+            Action::Lead { epoch, .. } => {
+                (self.role_since, self.stops_with) = (self.agent.snapshot().revision, None);
+                // Clients whom the old primary sends here wait until this node serves.
+                data_path::pause(&self.server, true, self.pause_max());
+                self.is_paused = true;
+                let role = Some(Role::Leads { epoch });
+                self.leads_with = self.take_stance(|stance| *stance = Stance { role, stops_writes: false });
                 self.move_fence();
             }
-            Action::Lead { .. } => {
-                (self.leads_since, self.stops_writes) = (self.agent.snapshot().revision, false);
-                self.move_fence();
+            Action::Follow { primary, epoch } => {
+                (self.role_since, self.stops_with) = (self.agent.snapshot().revision, None);
+                self.counts = None;
+                self.paused_until = boot_clock() + self.timing.pause / 4;
+                let role = Some(Role::Follows { primary, epoch });
+                self.take_stance(|stance| *stance = Stance { role, stops_writes: false });
             }
-            Action::CountAcks { number, .. } => {
-                return Some(Event::Counting { number, offset: self.offset() });
+            Action::CountAcks { number, members } => {
+                // A role that is not in force yet takes the set with it.
+                self.set = members.into_iter().map(|(node, number)| (node.to_string(), number)).collect();
+                self.counts = Some((number, None));
+                self.require();
+            }
+            Action::FullSync(node) => {
+                self.server.replication.members.let_sync(&node.to_string());
+                self.server.replication.replica_inbox.nudge();
             }
             Action::Log(line) => log::info!("{line}"),
             Action::Exit => self.agent.change(|state| state.has_ended = true),
-            // There are no replicas, and no moves, without a data path between nodes.
-            Action::Follow { .. } | Action::FullSync(_) | Action::Move(..) => {}
+            Action::Move(..) => {}
         }
         None
     }
 
+    /// The longest pause of clients for a planned change of the primary, in milliseconds.
+    fn pause_max(&self) -> u64 {
+        3 * self.timing.pause
+    }
+
     /// See the module's text.
     fn move_fence(&self) {
-        let may_serve = self.published >= self.leads_since && !self.stops_writes;
+        let may_serve = self.published >= self.role_since && self.stands >= self.leads_with;
         if let Some(fence) = self.fence() {
             fence.set(if may_serve { self.until } else { 0 });
         }
@@ -326,6 +454,22 @@ pub(super) fn entry(snapshot: &Snapshot, identity: &Identity, address: Address) 
 }
 
 impl Agent {
+    /// See [`Cluster::hand_over`](super::super::Cluster::hand_over).
+    pub(in crate::cluster) fn hand_over(&self, time: Duration) -> bool {
+        let _ = self.messages.send(Message::Decider(Event::Shutdown));
+        let is_over =
+            |state: &mut State| (state.has_ended && state.stands == state.stance_version).then_some(());
+        self.wait(time, is_over).is_some()
+    }
+
+    pub(in crate::cluster) fn stay(&self) {
+        let _ = self.messages.send(Message::Stay);
+    }
+
+    pub(in crate::cluster) fn fail_over(&self, mode: FailoverMode) {
+        let _ = self.messages.send(Message::Decider(Event::Failover(mode)));
+    }
+
     /// Gives the lease back. No worker runs any more.
     pub(in crate::cluster) fn end(&self) {
         let _ = self.messages.send(Message::Decider(Event::Shutdown));

@@ -20,7 +20,8 @@ fn text(word: &[u8]) -> String {
 /// The reason, which names the directive.
 pub(in crate::cluster) fn check(settings: &Settings) -> Result<(), String> {
     if settings.cluster_store.is_empty() {
-        return Ok(());
+        let lacks_store = settings.write_acks.in_sync;
+        return if lacks_store { Err("write-acks in-sync needs cluster-store".into()) } else { Ok(()) };
     }
     if !settings.cluster_enabled {
         return Err("cluster-store needs cluster-enabled yes".into());

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `agent.rs` | the thread `cluster`: feeds the decider of crate `cluster`, and carries out its actions |
 //! | `publisher.rs` | the thread `cluster-map`: makes maps of the store the server's map |
+//! | `data_path.rs` | the role of this node in replication, and the acknowledgements of replicas |
 //! | `operator.rs` | requests of operators as transactions |
 //! | `connect.rs` | the store that the settings name |
 //!
@@ -12,6 +13,7 @@
 
 mod agent;
 mod connect;
+mod data_path;
 mod operator;
 mod publisher;
 
@@ -23,6 +25,8 @@ use std::time::{Duration, Instant};
 use evenkeel_cluster::store::{Request, Store, StoreEvent};
 use evenkeel_cluster::{Address, Event, Guard, NodeId, Outcome, ShardId, SlotRanges, Snapshot, Transaction};
 use parking_lot::{Condvar, Mutex};
+
+use data_path::Stance;
 
 pub(super) use agent::start;
 pub(super) use connect::check;
@@ -44,8 +48,15 @@ pub(crate) struct Agent {
 enum Message {
     Store(StoreEvent),
     Decider(Event),
-    /// The map of this revision is in force.
-    Published(u64),
+    /// The map of this revision is in force, and so is the stance of this version.
+    Published(u64, u64),
+    /// This node is about to drop its data, and the next data have this number. The sender waits.
+    DataReset {
+        incarnation: u64,
+        done: Sender<()>,
+    },
+    /// The process does not end after all.
+    Stay,
 }
 
 /// What the threads share. Each change notifies `Agent::changed`.
@@ -54,8 +65,13 @@ struct State {
     snapshot: Arc<Snapshot>,
     /// Slots that this node owns and does not serve: they are about to leave.
     closed: Closed,
+    /// What the decider wants of this node, and the number of its changes.
+    stance: Stance,
+    stance_version: u64,
     /// The revision of the map in force, and the version of the closed slots.
     published: (u64, u64),
+    /// The version of the stance in force.
+    stands: u64,
     /// This node's address; `None`: it is not known yet.
     address: Option<Address>,
     /// The field `cluster_store` of INFO: `ok`, or the store's error.

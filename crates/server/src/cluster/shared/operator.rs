@@ -76,6 +76,7 @@ fn operation(cluster: &Cluster, request: &MapRequest) -> Result<Operation, Strin
         MapRequest::BumpEpoch => Operation::BumpEpoch,
         MapRequest::SetEpoch(epoch) => Operation::SetConfigEpoch(epoch),
         MapRequest::Forget(node) => Operation::Forget(node),
+        MapRequest::Replicate(node) => Operation::Replicate(node),
         MapRequest::Reset { .. } => {
             let shard = ShardId::new(super::super::random_id());
             Operation::Reset { shard, incarnation: cluster.incarnation() }
