@@ -28,6 +28,10 @@ const RATE_MIN: f64 = 0.8;
 const MEMORY_MAX: f64 = 1.15;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The time before and after an upgrade that is measured with it: the data that a process maps are there in
+/// milliseconds.
+const AROUND: Duration = Duration::from_millis(500);
+
 /// An upgrade that has succeeded.
 struct Upgraded {
     /// The time for which clients waited, by the server's own account.
@@ -121,7 +125,7 @@ fn slowest_second(felt: &Felt<Upgraded>) -> f64 {
     seconds_of(felt).into_iter().fold(f64::INFINITY, f64::min)
 }
 
-/// The rate over the second that ends with the hand-over.
+/// The rate over the second around the hand-over.
 fn last_second(felt: &Felt<Upgraded>) -> f64 {
     seconds_of(felt).last().copied().unwrap_or(f64::NAN)
 }
@@ -145,6 +149,7 @@ fn judge(session: &mut Session, all: &[Rounds<Upgraded>]) {
 
 /// Hands the server over to another process of the same program.
 fn hand_over(lane: &Lane) -> Result<Upgraded> {
+    interrupt::sleep(AROUND)?;
     let began = std::time::Instant::now();
     let keeper = lane.server.pid();
     let resident = proc::proportional_bytes(served_by(lane)?);
@@ -171,7 +176,9 @@ fn hand_over(lane: &Lane) -> Result<Upgraded> {
     let waited = text.lines().find_map(|line| line.split_once("they waited for ")?.1.strip_suffix(" ms"));
     let ms = waited.and_then(|ms| ms.parse().ok()).context("'evenkeel upgrade' names no time")?;
     let maps = text.contains("has mapped the data");
-    Ok(Upgraded { paused: Duration::from_millis(ms), took: began.elapsed(), maps, peak, resident })
+    let took = began.elapsed();
+    interrupt::sleep(AROUND)?;
+    Ok(Upgraded { paused: Duration::from_millis(ms), took, maps, peak, resident })
 }
 
 /// The process that serves.
