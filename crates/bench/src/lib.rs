@@ -131,6 +131,13 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// Time without service when the primary of a shard is killed, or changed
+    Failover {
+        #[command(flatten)]
+        args: experiments::FailoverArgs,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Impact of a frozen disk under an append-only file on clients; needs root
     FrozenDisk(Options),
     /// Cost of replicas for their primary, and their lag
@@ -238,6 +245,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Verb::Aof(options) => run(&options, experiments::aof),
         Verb::Upgrade { args, options } => run(&options, |session| experiments::upgrade(session, &args)),
         Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
+        Verb::Failover { args, options } => run(&options, |session| experiments::failover(session, &args)),
         Verb::FrozenDisk(options) => run(&options, experiments::frozen_disk),
         Verb::Replica(options) => run(&options, experiments::replica),
         Verb::FullSync { args, options } => run(&options, |session| experiments::full_sync(session, &args)),

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 
 use parking_lot::Mutex;
 
+use evenkeel_client::replica_hello::Membership;
 use evenkeel_config::WriteAcks;
 use evenkeel_store::journal::Journal;
 
@@ -44,6 +45,7 @@ pub struct Acks {
 
 #[derive(Default)]
 struct Required {
+    epoch: u64,
     /// The stream's offset at the beginning of the epoch.
     begins_at: u64,
     /// The number of the data that each node has to have.
@@ -99,12 +101,13 @@ impl Acks {
     }
 
     /// This server has become the primary of a shard. The caller holds all locks, and names the set next.
-    pub(super) fn begin_epoch(&self, journal: &Journal, offset: u64) {
+    pub(super) fn begin_epoch(&self, epoch: u64, journal: &Journal, offset: u64) {
         let mut required = self.required.lock();
-        *required = Required { begins_at: offset, ..Required::default() };
-        let last = journal.last().max(1);
-        self.epoch_record.store(last, Release);
-        self.in_sync.store(last - 1, Release);
+        *required = Required { epoch, begins_at: offset, ..Required::default() };
+        // Later records have larger numbers than the last, and so than its successor.
+        let last = journal.last();
+        self.epoch_record.store(last + 1, Release);
+        self.in_sync.store(last, Release);
     }
 
     /// Replaces the required set, without this server. Returns a record: replies to records above it wait for
@@ -136,9 +139,14 @@ impl Acks {
         self.needs_log.load(Acquire) || !self.required.lock().members.is_empty()
     }
 
-    /// Records that a node has the first `bytes` bytes of the stream, and so the records up to `record`.
-    pub(super) fn record_member(&self, node: &str, incarnation: u64, (bytes, record): (u64, u64)) {
+    /// Records that a node has the first `bytes` bytes of the stream, and so the records up to `record`. An
+    /// acknowledgement of another epoch has no effect: its bytes may be those of another stream.
+    pub(super) fn record_member(&self, member: &Membership, (bytes, record): (u64, u64)) {
         let mut required = self.required.lock();
+        if member.epoch != required.epoch {
+            return;
+        }
+        let (node, incarnation) = (&member.node[..], member.incarnation);
         let before = if bytes >= required.begins_at { self.epoch_record() } else { 0 };
         let record = record.max(before);
         match required.acked.get_mut(node) {
@@ -195,23 +203,30 @@ mod tests {
     fn the_required_set_counts_with_the_data_it_names() {
         let (acks, journal) = (Acks::default(), Journal::new(1));
         assert_eq!(acks.kept(IN_SYNC), ALL);
-        acks.begin_epoch(&journal, 100);
+        acks.begin_epoch(3, &journal, 100);
+        let record = |node: &str, incarnation, acked| {
+            let (node, primary) = (node.to_owned(), String::new());
+            acks.record_member(&Membership { node, primary, epoch: 3, incarnation }, acked);
+        };
         assert_eq!((acks.kept(IN_SYNC), acks.epoch_record()), (0, 1), "what came before is not kept yet");
         acks.require(members(&[("a", 1), ("b", 1)]), &journal);
-        acks.record_member("a", 1, (200, 10));
+        record("a", 1, (200, 10));
         assert_eq!(acks.kept(IN_SYNC), 0);
-        acks.record_member("b", 2, (300, 20));
+        record("b", 2, (300, 20));
         assert_eq!(acks.kept(IN_SYNC), 0, "these are other data");
-        acks.record_member("b", 1, (99, 0));
+        record("b", 1, (99, 0));
         assert_eq!(acks.kept(IN_SYNC), 0, "it lacks a byte of the stream before the epoch");
-        acks.record_member("b", 1, (100, 0));
+        let member = Membership { node: "b".into(), epoch: 2, incarnation: 1, ..Membership::default() };
+        acks.record_member(&member, (100, 9));
+        assert_eq!(acks.kept(IN_SYNC), 0, "this is of another epoch");
+        record("b", 1, (100, 0));
         assert_eq!(acks.kept(IN_SYNC), 1);
-        acks.record_member("b", 1, (180, 7));
+        record("b", 1, (180, 7));
         assert_eq!(acks.kept(IN_SYNC), 7);
         acks.require(members(&[("a", 1)]), &journal);
         assert_eq!(acks.kept(IN_SYNC), 10);
         acks.require(members(&[("a", 1), ("c", 1)]), &journal);
-        acks.record_member("a", 1, (220, 12));
+        record("a", 1, (220, 12));
         assert_eq!(acks.kept(IN_SYNC), 10, "the new member counts from now on");
         acks.require(members(&[]), &journal);
         assert_eq!(acks.kept(IN_SYNC), ALL);

@@ -10,6 +10,7 @@ use evenkeel_config::Settings;
 
 use super::Replication;
 use super::primary_connection::{Ended, PrimaryConnection};
+use super::surplus::Branch;
 use evenkeel_persist::position::{OFFSET_MAX, Position, is_id};
 
 /// The primary's answer: the bytes that it is going to send.
@@ -23,6 +24,13 @@ pub(super) enum Answer {
     FullWithoutOffset,
 }
 
+/// What this server, as a node of a cluster, and its primary have said of themselves.
+#[derive(Debug)]
+pub(super) struct Introduced {
+    pub(super) member: Membership,
+    pub(super) branch: Option<Branch>,
+}
+
 /// Introduces this server. `position`: where to continue the stream, if it has one.
 pub(super) fn introduce(
     replication: &Replication,
@@ -30,16 +38,21 @@ pub(super) fn introduce(
     conn: &mut PrimaryConnection,
     position: Option<&Position>,
     failover: bool,
-) -> Result<Answer, Ended> {
+) -> Result<(Answer, Option<Introduced>), Ended> {
     ping(conn)?;
     if !conn.is_predecessor {
         log_in(settings, conn)?;
     }
     announce(settings, conn, replication.link.lacks_data.load(Acquire))?;
-    if let Some(introduction) = replication.members.introduction() {
-        enter(conn, &introduction.map_err(Ended::broken)?)?;
-    }
-    ask(replication, conn, position, failover)
+    let introduced = match replication.members.introduction() {
+        Some(introduction) => {
+            let member = introduction.map_err(Ended::broken)?;
+            let branch = enter(conn, &member)?;
+            Some(Introduced { member, branch })
+        }
+        None => None,
+    };
+    ask(replication, conn, position, failover).map(|answer| (answer, introduced))
 }
 
 fn ping(conn: &mut PrimaryConnection) -> Result<(), Ended> {
@@ -102,7 +115,8 @@ fn announce(settings: &Settings, conn: &mut PrimaryConnection, only_libraries: b
 }
 
 /// Says which node of the cluster this server is, and which primary it expects.
-fn enter(conn: &mut PrimaryConnection, member: &Membership) -> Result<(), Ended> {
+/// Returns where the primary has left its predecessor's history.
+fn enter(conn: &mut PrimaryConnection, member: &Membership) -> Result<Option<Branch>, Ended> {
     let [epoch, incarnation] = [member.epoch, member.incarnation].map(|number| number.to_string());
     let words: [&[u8]; 9] = [
         b"REPLCONF",
@@ -119,7 +133,7 @@ fn enter(conn: &mut PrimaryConnection, member: &Membership) -> Result<(), Ended>
     if answer.starts_with(b"-") {
         return Err(Ended::TooEarly(format!("The primary refuses this replica: {}", shown(&answer))));
     }
-    Ok(())
+    Ok(Branch::of_reply(&answer))
 }
 
 /// The version of Valkey whose snapshots and commands are supported.

@@ -29,6 +29,7 @@ pub mod replica_inbox;
 pub mod replicas;
 mod snapshot_pipe;
 mod spill_file;
+mod surplus;
 mod sync;
 mod target;
 #[cfg(test)]

@@ -25,9 +25,10 @@ use super::History;
 use super::Replication;
 use super::apply::Applier;
 use super::failover;
-use super::handshake::{self, Answer};
+use super::handshake::{self, Answer, Introduced};
 use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
+use super::surplus;
 pub use super::target::{Phase, Target};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::maintenance;
@@ -565,7 +566,8 @@ impl Follower {
         }
         let (settings, position) = (replication.core.settings(), link.position(&replication));
         let is_asking = replication.failover.is_asking();
-        let answer = handshake::introduce(&replication, &settings, &mut conn, position.as_ref(), is_asking)?;
+        let (answer, introduced) =
+            handshake::introduce(&replication, &settings, &mut conn, position.as_ref(), is_asking)?;
         failover::succeeded(&replication, generation);
         match answer {
             Answer::Continue { id } => match position {
@@ -577,6 +579,11 @@ impl Follower {
                 }
             },
             Answer::Full { id, offset } => {
+                if let (Some(position), Some(Introduced { member, branch: Some(branch) })) =
+                    (&position, &introduced)
+                {
+                    surplus::keep(&replication, position, branch, member);
+                }
                 replication.members.reset_data().map_err(Ended::Broken)?;
                 self.take_over(&mut conn, generation, Some((id, offset)))?;
             }

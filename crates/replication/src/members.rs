@@ -187,7 +187,7 @@ impl Replication {
             if has_members {
                 self.follow_log(guard); // replies wait for records, which have numbers then
             }
-            self.acks.begin_epoch(&self.core.keyspace.journal, self.stream().offset());
+            self.acks.begin_epoch(epoch, &self.core.keyspace.journal, self.stream().offset());
         });
         self.run_feed();
     }

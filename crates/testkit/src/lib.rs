@@ -13,6 +13,8 @@ pub mod history;
 pub mod payload;
 pub mod program;
 pub mod random;
+pub mod registers;
+pub mod relay;
 pub mod scratch;
 pub mod seccomp;
 pub mod server;

@@ -1,5 +1,6 @@
 //! The servers under comparison: the places of their programs, and the equivalent arguments of each.
 
+mod cluster;
 mod nginx;
 mod server;
 
@@ -12,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::load::endpoint::Protocol;
 
+pub(crate) use cluster::Cluster;
 pub(crate) use nginx::Nginx;
 pub(crate) use server::{Launch, Server, ask, ask_within, resolve};
 

@@ -101,6 +101,16 @@ impl Server {
         self.child.id()
     }
 
+    pub(crate) fn kind(&self) -> ServerKind {
+        self.program.kind
+    }
+
+    /// Ends the server as a power cut does.
+    pub(crate) fn kill(&mut self) {
+        drop(self.child.kill()); // fails only when it has ended by itself
+        drop(self.child.wait());
+    }
+
     /// Returns the server's program.
     pub(crate) fn program(&self) -> &Path {
         &self.program.path
@@ -133,8 +143,7 @@ impl Server {
     /// Kills the server and restarts it over its files, with these additional arguments; returns the moment
     /// of the start. The server may still be loading the files.
     pub(crate) fn restart(&mut self, more: &[&str]) -> Result<Instant> {
-        drop(self.child.kill()); // fails only when it has ended by itself
-        drop(self.child.wait());
+        self.kill();
         let began = Instant::now();
         self.child =
             spawn(&self.program, &self.launch, self.address.port(), &self.directory, &self.log(), more)?;

@@ -2,6 +2,7 @@
 //! that share a map in etcd.
 
 mod alone;
+mod faults;
 mod peers;
 mod replicas;
 mod statics;

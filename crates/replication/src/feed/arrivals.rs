@@ -155,7 +155,7 @@ impl Feed {
     fn record_member(&self, replica: &ReplicaConnection, bytes: u64) {
         let Some(member) = replica.member() else { return };
         let acked = (bytes, self.record_at(bytes));
-        self.replication.acks.record_member(&member.node, member.incarnation, acked);
+        self.replication.acks.record_member(member, acked);
         if let Some(cluster) = self.replication.members.cluster() {
             cluster.acknowledged(member, bytes);
         }

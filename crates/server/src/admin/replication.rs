@@ -108,6 +108,12 @@ fn replconf(call: &mut ServerCall<'_, '_>) -> Done {
     if let Some(membership) = &replica_hello.membership {
         let failed = |reason| Error::text(format!("ERR {reason}"));
         call.server.replication.members.check(membership).map_err(failed)?;
+        // The replica may have more of the former history: it looks whether it has.
+        let former = call.server.replication.stream().history.former.clone();
+        let branch = former.map_or(String::new(), |(id, bytes)| format!(" {id} {bytes}"));
+        call.session.replica_hello = Some(Box::new(replica_hello));
+        call.base.reply.simple(&format!("OK{branch}"));
+        return Ok(Flow::Replied);
     }
     call.session.replica_hello = Some(Box::new(replica_hello));
     call.base.reply.ok();

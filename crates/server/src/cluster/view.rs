@@ -95,6 +95,12 @@ impl ClusterView {
         self.map.owner(slot).and_then(|(_, shard)| shard.primary)
     }
 
+    /// Returns the number of replicas of this node's shard that could take the primary's place.
+    pub(crate) fn in_sync_replicas(&self) -> usize {
+        let own = self.map.shard(self.shard);
+        own.map_or(0, |own| own.in_sync.iter().filter(|node| Some(**node) != own.primary).count())
+    }
+
     /// Returns the node to which, or from which, a slot is moved.
     pub(crate) fn partner(&self, slot: u16) -> Option<NodeId> {
         let own = self.map.shard(self.shard)?;

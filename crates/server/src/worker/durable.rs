@@ -52,6 +52,17 @@ impl Worker {
         connection.is_held_back() || connection.session.last_record > self.kept(self.write_acks(connection))
     }
 
+    /// Whether this node of a cluster has lost its right to serve while it ran the commands, of a client
+    /// whose replies wait for all nodes in sync: another node may have newer data. The machine may have
+    /// stopped in between.
+    #[inline]
+    pub(super) fn is_reply_late(&self, connection: &Connection) -> bool {
+        self.executor.cluster.as_ref().is_some_and(|view| view.is_primary)
+            && !self.executor.is_fenced
+            && self.write_acks(connection).in_sync
+            && self.server.is_fenced()
+    }
+
     /// Holds the reply back until its record is kept.
     pub(super) fn hold_back(&mut self, connection: &mut Connection) {
         let (record, acks) = (connection.session.last_record, self.write_acks(connection));

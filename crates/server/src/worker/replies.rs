@@ -29,6 +29,10 @@ impl Worker {
             self.record_output_limit(connection, waiting);
             return false;
         }
+        if len > 0 && self.is_reply_late(connection) {
+            self.server.core.lazy_free.free(std::mem::take(&mut self.reply));
+            return false;
+        }
         let waits = len > 0 && connection.session.last_record > 0 && self.awaits_log(connection);
         let was_put_off = connection.put_off_since_ms.take().is_some();
         let sent = if waits {

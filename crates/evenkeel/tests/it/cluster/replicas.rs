@@ -145,6 +145,8 @@ fn replicas_have_the_data_and_serve_reads_on_request() {
     assert_eq!(cluster.nodes[1].info("role"), "slave");
     assert_eq!(cluster.nodes[1].info("master_link_status"), "up");
     assert_eq!(cluster.nodes[0].info("connected_slaves"), "1");
+    assert_eq!(field(&mut primary, "cluster_in_sync_replicas"), "1");
+    assert_eq!(cluster.nodes[1].info("cluster_in_sync_replicas"), "1");
     let refused = |client: &mut Client, line: String| text(client, &line);
     assert_eq!(
         refused(&mut primary, format!("CLUSTER REPLICATE {primary_id}")),

@@ -241,6 +241,7 @@ pub(super) fn info(call: &mut ServerCall<'_, '_>) -> Done {
     OF_THE_BUS.iter().for_each(|name| field(name, &0));
     if let Some(health) = cluster.store_health() {
         field("cluster_store", &health);
+        field("cluster_in_sync_replicas", &view.in_sync_replicas());
     }
     call.base.reply.verbatim(&text, b"txt");
     Ok(Flow::Replied)

@@ -56,7 +56,13 @@ impl InForce {
         let (before, replication) = (std::mem::replace(self, wanted), &server.replication);
         if stance.role != before.stance.role || self.target != before.target {
             match stance.role {
-                Some(Role::Leads { epoch }) => replication.lead(epoch, has_members(server, snapshot)),
+                Some(Role::Leads { epoch }) => {
+                    if matches!(before.stance.role, Some(Role::Leads { .. })) {
+                        // Another node may have led in between: replies that wait are not for this epoch.
+                        replication.follow_primary(None, epoch);
+                    }
+                    replication.lead(epoch, has_members(server, snapshot));
+                }
                 Some(Role::Follows { primary, epoch }) => {
                     let target = self.target.clone();
                     let primary = primary.and_then(|id| Some((id.to_string(), target?)));

@@ -205,8 +205,10 @@ pub(super) fn cpu(facts: &Facts<'_>, fields: &mut Fields<'_>) {
 
 pub(super) fn cluster(facts: &Facts<'_>, fields: &mut Fields<'_>) {
     fields.field("cluster_enabled", u8::from(facts.server.cluster.is_some()));
-    if let Some(health) = facts.server.cluster.as_ref().and_then(|cluster| cluster.store_health()) {
+    let Some(cluster) = &facts.server.cluster else { return };
+    if let Some(health) = cluster.store_health() {
         fields.field("cluster_store", health);
+        fields.field("cluster_in_sync_replicas", cluster.view().in_sync_replicas());
     }
 }
 
