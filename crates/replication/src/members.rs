@@ -6,7 +6,7 @@
 //! expects another primary or another epoch, and it ends all connections of an epoch with the epoch. So a
 //! stream, and the acknowledgements of it, belong to a single epoch.
 //!
-//! **A replica keeps its data until the primary lets it drop them.** It may be one of those that have to have
+//! **A replica keeps its data until the primary lets it drop them.** It may be a node that has to have
 //! every acknowledged write. So a full synchronization waits until the cluster says that the replica is not
 //! ([`Members::let_sync`]). Only then does the replica take another number for its data, and drop them.
 
@@ -253,7 +253,7 @@ impl Replication {
         });
     }
 
-    /// Makes these nodes, with data of these numbers, those that have to have every acknowledged write.
+    /// Makes `members`, with data of these numbers, the nodes that have to have every acknowledged write.
     /// Returns a record: replies to later records wait for these nodes.
     pub fn require(&self, members: BTreeMap<String, u64>) -> u64 {
         let record = self.acks.require(members, &self.core.keyspace.journal);

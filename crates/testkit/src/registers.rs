@@ -46,7 +46,7 @@ impl Zone {
 /// Checks that a history of a register that begins without a value is linearizable.
 ///
 /// # Errors
-/// What is wrong, with the values that are concerned.
+/// The violation, with the values that are concerned.
 pub fn check(operations: &[Operation]) -> Result<(), String> {
     let mut zones: Vec<Zone> = zones(operations)?.into_values().collect();
     zones.sort_unstable_by_key(|zone| zone.first_end.min(zone.last_beginning));
@@ -57,7 +57,7 @@ pub fn check(operations: &[Operation]) -> Result<(), String> {
         }
     }
     for zone in zones.iter().filter(|zone| !zone.is_forward()) {
-        // The last zone that begins before this one is the only one that may have it inside.
+        // Only the last forward zone that begins before this zone may have this zone inside.
         let before = forward.partition_point(|other| other.first_end < zone.last_beginning);
         if let Some(other) = before.checked_sub(1).map(|last| &forward[last])
             && zone.first_end < other.last_beginning

@@ -15,8 +15,8 @@ use evenkeel_core::blockers::Blockers;
 /// Replies and commands of a worker that wait for the append-only file, or for replicas.
 #[derive(Default)]
 pub(super) struct DurabilityWaits {
-    /// By what they wait for: connections whose replies are held back, with the journal record that must be
-    /// kept: in order of arrival, once per record. Queues stay.
+    /// For each level of acknowledgements: connections whose replies are held back, with the journal record
+    /// that must be kept: in order of arrival, once per record. Queues stay.
     held_back: BTreeMap<WriteAcks, VecDeque<(u64, u64)>>,
     /// Number of entries in `held_back`.
     entries: usize,

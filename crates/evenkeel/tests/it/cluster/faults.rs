@@ -256,7 +256,8 @@ fn record(history: &Mutex<History>, key: String, operation: Operation) {
     history.lock().expect("no client panics").registers.entry(key).or_default().push(operation);
 }
 
-/// Lets something fail for a while. Returns what it was, and the node that ends in order, if one does.
+/// Lets a node or its network fail for a while. Returns the name of the fault, and the node that ends in
+/// order, if one does.
 fn fail(world: &World, random: &mut Random) -> (String, Option<usize>) {
     let primary = world.primary().unwrap_or(0);
     let node = if random.chance(70) { primary } else { random.below(3) };
@@ -394,7 +395,7 @@ fn a_deposed_primary_keeps_what_nobody_acknowledged() {
     assert!(world.nodes[old].log().contains("that the new primary lacks"));
 }
 
-/// Checks a round's history, with what is there now.
+/// Checks a round's history together with the data that the primary has now.
 fn check(world: &World, round: usize, history: History, began: Instant) {
     let primary = world.primary().expect("it is whole");
     let mut client = world.nodes[primary].connect();

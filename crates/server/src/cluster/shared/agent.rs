@@ -200,7 +200,7 @@ impl Run {
         }
     }
 
-    /// Tells the decider what it waits for, once the stream has enough of the journal.
+    /// Sends the decider the event that it waits for, once the stream has enough of the journal.
     fn look_at_log(&mut self) {
         let replication = self.server.replication.clone();
         if let Some((number, Some(record))) = self.counts

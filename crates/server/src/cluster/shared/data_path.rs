@@ -103,8 +103,8 @@ fn has_members(server: &Server, snapshot: &Snapshot) -> bool {
     shard.is_some_and(|shard| shard.value.in_sync.len() > 1)
 }
 
-/// Lets commands wait until the fate of a planned change of the primary is known, for `time` milliseconds at
-/// most: those that write, or all.
+/// Lets commands that write, or all commands, wait until the fate of a planned change of the primary is
+/// known, for `time` milliseconds at most.
 pub(super) fn pause(server: &Server, all: bool, time: u64) {
     let now = clock::unix_ms();
     server.core.pause.begin(Pauser::Cluster, all, now + time, now);
