@@ -203,6 +203,7 @@ impl Replication {
     /// Lets clients wait for a number of replicas from now on: records have numbers. The caller holds all
     /// locks.
     pub fn number_records(self: &Arc<Replication>, guard: &mut SlotGuard<'_>) {
+        assert!(guard.holds_all(), "records have numbers from one moment on");
         self.acks.ask_for_numbers();
         if !self.is_replica() {
             self.follow_log(guard);
@@ -211,7 +212,7 @@ impl Replication {
     }
 
     /// The same if the settings say so, or some client has asked before this server became a primary. Called
-    /// periodically.
+    /// every tenth of a second: CONFIG SET holds no locks, and has its effect then.
     pub fn number_records_if_asked(self: &Arc<Replication>) {
         let is_asked = self.acks.are_numbers_asked() || self.core.settings().write_acks.count > 0;
         if is_asked && !self.reading.is_any() && !self.is_replica() {

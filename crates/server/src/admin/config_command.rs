@@ -97,9 +97,6 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
     server.scripts.is_insecure.store(server.core.settings().lua_enable_insecure_api, Relaxed);
     server.persist.follow(&server.core.settings());
     server.replication.follow(&server.core.settings());
-    if server.core.settings().write_acks.count > 0 {
-        server.replication.number_records(call.base.guard);
-    }
     link::follow_settings(&server.replication);
     let clients_max = server.core.settings().client_memory_max();
     if clients_max > 0 && pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"maxmemory-clients")) {

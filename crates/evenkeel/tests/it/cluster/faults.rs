@@ -1,5 +1,5 @@
 //! A shard of three nodes, with three members of etcd, under real faults: processes that are killed,
-//! stopped and ended, networks that deliver nothing. Clients record what they did and saw, with
+//! stopped and ended, networks that deliver nothing. Clients record their commands and the replies, with
 //! `write-acks in-sync`: the histories have to be linearizable, and nothing acknowledged may be lost.
 //!
 //! All connections to a node, and all of a node to etcd, lead through relays. `EVENKEEL_CLUSTER_ROUNDS`

@@ -470,6 +470,18 @@ fn replies_wait_for_a_number_of_replicas() {
     assert_eq!((client.read().to_string(), client.read().to_string()), ("OK".into(), "\"y\"".into()));
     drop(second);
     assert_eq!(text(&mut other, "CONFIG SET write-acks 0"), "OK");
+    let alone = start(&[]);
+    let (mut asks, mut writes) = (alone.connect(), alone.connect());
+    assert_eq!(text(&mut asks, "CONFIG SET write-acks 1"), "OK");
+    std::thread::sleep(Duration::from_millis(500)); // it has its effect within a tenth of a second
+    writes.send(&["SET", "foo", "v"]).expect("the socket takes it");
+    writes.set_reply_timeout(Duration::from_millis(300));
+    assert!(writes.try_read().is_err(), "there is no replica");
+    assert_eq!(text(&mut asks, "CONFIG SET write-acks 0"), "OK");
+    for line in ["MULTI", "CLIENT WRITE-ACKS 1", "CONFIG SET write-acks 1", "CONFIG SET write-acks 0"] {
+        assert!(["OK", "QUEUED"].contains(&&text(&mut asks, line)[..]), "{line}");
+    }
+    assert_eq!(text(&mut asks, "EXEC"), "[OK, OK, OK]");
     // A server that becomes a replica disconnects those whose writes are not at the replicas.
     assert_eq!(text(&mut client, "CLIENT WRITE-ACKS 16"), "OK");
     client.send(&["SET", "foo", "z"]).expect("the socket takes it");
