@@ -118,15 +118,19 @@ fn set_up(members: &Members) {
     connection.put(Change::Shard(id, shard));
 }
 
-/// The second node joins the in-sync set of the first.
-fn join(members: &Members, primary: &Running) {
+/// Starts both nodes; the second joins the in-sync set of the first. The second node starts when the first
+/// serves: it would be promoted if the first were late.
+fn join(members: &Members) -> (Running, Running) {
+    let primary = Running::start(members, node_id(1));
     wait("first primary", || primary.serves().is_some());
+    let replica = Running::start(members, node_id(2));
     let connection = members.connect();
     let (node, epoch) = (node_id(2), primary.serves().expect("it serves"));
     connection.view("entry of the replica", |view| view.alive.contains_key(&node));
     let ack = evenkeel_cluster::Ack { node, incarnation: 1, epoch, offset: 0 };
     _ = primary.events.send(Some(Event::Ack(ack)));
     connection.view("both in sync", |view| view.shards.values().any(|shard| shard.value.in_sync.len() == 2));
+    (primary, replica)
 }
 
 #[test]
@@ -136,8 +140,7 @@ fn a_replica_is_promoted_when_the_primary_has_gone() {
     }
     let members = Members::start(1);
     set_up(&members);
-    let (mut one, mut two) = (Running::start(&members, node_id(1)), Running::start(&members, node_id(2)));
-    join(&members, &one);
+    let (mut one, mut two) = join(&members);
     assert_eq!(two.serves(), None);
     let before = one.serves();
     one.end();
@@ -154,8 +157,7 @@ fn a_primary_that_ends_hands_over_at_once() {
     }
     let members = Members::start(1);
     set_up(&members);
-    let (mut one, mut two) = (Running::start(&members, node_id(1)), Running::start(&members, node_id(2)));
-    join(&members, &one);
+    let (mut one, mut two) = join(&members);
     _ = one.events.send(Some(Event::Shutdown));
     let took = wait("hand-over", || two.serves().is_some());
     println!("served again after {took:?}");
