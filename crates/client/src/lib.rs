@@ -6,6 +6,7 @@
 pub mod clients;
 pub mod fieldsets;
 pub mod hub;
+pub mod lane_ticket;
 pub mod maintenance;
 pub mod monitor;
 pub mod pubsub;

@@ -64,6 +64,10 @@ pub trait CommandRunner: Send {
     /// Returns the number of failed commands so far, of all threads that share this runner's counters.
     fn errors(&self) -> u64;
 
+    /// Evicts keys if memory is short, as before a client's commands. Returns false if it remains short. The
+    /// context is inside the gate, and holds nothing; it may leave the gate for a moment.
+    fn make_room(&mut self) -> bool;
+
     /// Serves clients that wait for the keys that commands have written. The context is inside the gate.
     fn serve_woken(&mut self);
 }

@@ -11,6 +11,7 @@ use evenkeel_store::{SlotGuard, Watch};
 use crate::clients::ClientInfo;
 use crate::fieldsets::{Fieldset, Fieldsets};
 use crate::hub::Hub;
+use crate::lane_ticket::LaneTicket;
 use crate::maintenance::Asked;
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replica_hello::ReplicaHello;
@@ -65,6 +66,8 @@ pub struct Session {
     pub is_notified: bool,
     /// Its announcement (REPLCONF) of the replica that it is to become.
     pub replica_hello: Option<Box<ReplicaHello>>,
+    /// It is to become a lane that brings slots here.
+    pub lane: Option<Box<LaneTicket>>,
     /// It replays the journal while data are loaded: these writes have happened, and nothing may refuse them.
     pub replays: bool,
     /// It applies the primary's stream, over the link of this generation.
@@ -185,6 +188,7 @@ impl Session {
             redirects: false,
             is_notified: false,
             replica_hello: None,
+            lane: None,
             replays: false,
             link: None,
             closing: false,

@@ -88,6 +88,10 @@ pub struct Shard {
     /// Slots that arrive key by key (CLUSTER SETSLOT IMPORTING), with their source.
     #[serde(default)]
     pub importing: BTreeMap<u16, ShardId>,
+    /// Slots of which the shard may have keys without owning them: those of a move that goes on, or has
+    /// ended. The primary removes the keys once no move needs them.
+    #[serde(default, skip_serializing_if = "SlotRanges::is_empty")]
+    pub leftover: SlotRanges,
 }
 
 /// One state of the cluster. Immutable: [`Map::new`] checks it and computes the owners of slots.

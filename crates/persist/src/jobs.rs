@@ -81,6 +81,8 @@ pub enum PersistJob {
     Log,
     /// A snapshot that is to become the base of a backup.
     Backup,
+    /// A snapshot of some slots that goes to another node of a cluster.
+    Move,
     /// A snapshot that goes to replicas.
     Sync,
 }
@@ -266,10 +268,19 @@ impl Persist {
         true
     }
 
+    /// Cancels the snapshot for a move of slots.
+    pub fn cancel_move(&self) {
+        self.cancel_if_running(PersistJob::Move);
+    }
+
     /// Cancels the walk of a backup.
     pub(super) fn cancel_backup(&self) {
+        self.cancel_if_running(PersistJob::Backup);
+    }
+
+    fn cancel_if_running(&self, job: PersistJob) {
         let mut state = self.state.lock();
-        if let Some(running) = state.running.as_mut().filter(|running| running.is(PersistJob::Backup)) {
+        if let Some(running) = state.running.as_mut().filter(|running| running.is(job)) {
             running.is_cancelled = true;
             self.cancelled.store(true, Release);
         }
@@ -316,7 +327,7 @@ impl Persist {
                 (state.last_attempt_s, state.save_scheduled) = (running.since_s, false);
                 running.is_owed = std::mem::take(&mut state.save_owed);
             }
-            PersistJob::Log | PersistJob::Backup | PersistJob::Sync => {}
+            PersistJob::Log | PersistJob::Backup | PersistJob::Move | PersistJob::Sync => {}
         }
         state.running = Some(running);
         self.cancelled.store(false, Release);
@@ -364,7 +375,11 @@ impl Persist {
             PersistJob::Base => state.rewrite_scheduled = true,
             PersistJob::Snapshot if !running.is_owed => state.save_scheduled = true,
             // A client begins another backup.
-            PersistJob::Snapshot | PersistJob::Backup | PersistJob::Log | PersistJob::Sync => {}
+            PersistJob::Snapshot
+            | PersistJob::Backup
+            | PersistJob::Log
+            | PersistJob::Move
+            | PersistJob::Sync => {}
         }
         true
     }

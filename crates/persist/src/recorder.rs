@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use evenkeel_rdb::file::{Access, KeyMetadata};
 use evenkeel_store::evict::{idle_ms, lfu_counter};
 use evenkeel_store::snapshot::Sink;
-use evenkeel_store::{Millis, View, memory};
+use evenkeel_store::{Millis, SlotSet, View, memory};
 
 use super::Progress;
 use crate::position::Position;
@@ -23,7 +23,7 @@ use evenkeel_config::{Policy, Settings};
 mod commands;
 mod records;
 
-pub(super) use commands::Commands;
+pub use commands::Commands;
 pub use records::Records;
 
 /// Bytes that are handed to the file at once.
@@ -36,6 +36,11 @@ pub type Sizes = Vec<Option<(u64, u64)>>;
 pub trait Form {
     /// The result of a complete snapshot.
     type Whole;
+
+    /// The slots whose keys it takes; `None`: all.
+    fn slots(&self) -> Option<&SlotSet> {
+        None
+    }
 
     /// Writes the position in a replication stream. Called before all other methods.
     fn position(&mut self, position: &Position) -> io::Result<()>;

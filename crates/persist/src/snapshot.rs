@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use evenkeel_rdb::Version;
 use evenkeel_rdb::file::{FileWriter, Finished, Origin};
 use evenkeel_store::snapshot::Walk;
-use evenkeel_store::{SlotGuard, ThreadContext, memory};
+use evenkeel_store::{SlotGuard, SlotSet, ThreadContext, memory};
 use parking_lot::MutexGuard;
 
 use super::Persist;
@@ -295,7 +295,8 @@ pub fn take<F: Form>(
     // The replication feed gives up slow replicas by itself.
     let waiting_max = if to_disk { settings.snapshot_buffer_limit as usize } else { usize::MAX };
     let mut libraries = Arc::default();
-    let (mut walk, sizes, position) = begin_walk(persist, waiting_max, &mut ctx, |guard| {
+    let slots = form.slots().cloned().unwrap_or_else(SlotSet::all);
+    let (mut walk, sizes, position) = begin_walk(persist, (&slots, waiting_max), &mut ctx, |guard| {
         libraries = persist.scripts.libraries();
         at_start(guard)
     });
@@ -413,7 +414,7 @@ pub(super) fn overrun(persist: &Persist, settings: &Settings) -> io::Error {
 
 fn begin_walk(
     persist: &Persist,
-    waiting_max: usize,
+    (slots, waiting_max): (&SlotSet, usize),
     ctx: &mut ThreadContext,
     at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> (Walk, Sizes, Option<Position>) {
@@ -427,7 +428,7 @@ fn begin_walk(
     let sizes: Sizes = sizes.collect();
     persist.progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let position = at_start(&mut guard);
-    let walk = guard.begin_snapshot(waiting_max);
+    let walk = guard.begin_snapshot_of(slots, waiting_max);
     drop(guard);
     keyspace.leave(ctx);
     (walk, sizes, position)

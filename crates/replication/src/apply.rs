@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! buffer:  [passed on][ run, not passed on ][ queued since MULTI ][ not parsed ]
-//!                     ^ passed                                    ^ parsed
+//!                     ^ passed             ^ ran                  ^ parsed
 //! ```
 
 use std::collections::{BTreeSet, VecDeque};
@@ -21,10 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-use evenkeel_resp::request::{Parsed, Span, State, parse};
-use evenkeel_store::Place;
-
 use super::Replication;
+use super::command_buffer::{CommandBuffer, Parts};
 use super::feed::record_point;
 use super::primary_connection::Ended;
 use evenkeel_acl::Access;
@@ -32,14 +30,8 @@ use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::runner::{CommandRunner, Outcome, Request};
 use evenkeel_client::session::Session;
 use evenkeel_command::reply::Reply;
-use evenkeel_command::{Args, Id, LockScope, Spec};
+use evenkeel_command::{Args, LockScope, Spec};
 use evenkeel_runtime::clock;
-
-/// Commands run between two checks of the gate: enough that prefetching all their keys at once is worthwhile.
-const BATCH: usize = 32;
-
-/// An argument may be as long as in a request.
-const BULK_LEN_MAX: usize = 4 << 30;
 
 /// Kinds of failures with a line in the server log; failures of further kinds are only counted.
 const COMPLAINTS_MAX: usize = 64;
@@ -49,9 +41,6 @@ const NAME_SHOWN: usize = 64;
 
 /// Poll interval while DEBUG RELOAD runs.
 const RELOAD_POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Cache lines prefetched for an entry.
-const ENTRY_LINES: usize = 4;
 
 /// Runs the stream of the present link.
 pub(super) struct Applier {
@@ -64,34 +53,17 @@ pub(super) struct Applier {
     lacks_data: bool,
     reply: Reply,
     /// Received bytes that have not been passed on.
-    buffer: Vec<u8>,
+    buffer: CommandBuffer,
     passed: usize,
     /// The end of the last command that has been run, outside an unfinished transaction.
+    /// `passed <= ran <= buffer.parsed`
     ran: usize,
-    /// `passed <= ran <= parsed <= state.at`
-    parsed: usize,
-    /// The progress of parsing the next command.
-    state: State,
-    /// Arguments of the batch (`whole` of them), and the arguments so far of the next command.
-    spans: Vec<Span>,
-    whole: usize,
-    batch: Vec<Parts>,
     complaints: BTreeSet<Vec<u8>>,
     /// Whether the primary has asked for an acknowledgement.
     pub(super) is_asked: bool,
     /// Pairs of a record and an offset: the data up to the record are the data at the offset. Both are
     /// ascending. Only the first pair may be known to be on disk.
     points: VecDeque<(u64, u64)>,
-}
-
-/// A command in the buffer.
-#[derive(Clone, Copy)]
-struct Parts {
-    end: usize,
-    first_span: usize,
-    end_span: usize,
-    command: Option<Id>,
-    key: Option<(u64, Place)>,
 }
 
 impl Applier {
@@ -104,14 +76,9 @@ impl Applier {
             session: session_of(nobody),
             lacks_data: false,
             reply: Reply::default(),
-            buffer: Vec::new(),
+            buffer: CommandBuffer::default(),
             passed: 0,
             ran: 0,
-            parsed: 0,
-            state: State::start(0),
-            spans: Vec::new(),
-            whole: 0,
-            batch: Vec::new(),
             complaints: BTreeSet::new(),
             is_asked: false,
             points: VecDeque::new(),
@@ -126,29 +93,25 @@ impl Applier {
         self.lacks_data = self.replication.link.lacks_data.load(Acquire);
         self.session.select(db);
         self.buffer.clear();
-        (self.passed, self.ran, self.parsed, self.state) = (0, 0, 0, State::start(0));
-        self.spans.clear();
-        self.whole = 0;
+        (self.passed, self.ran) = (0, 0);
         self.is_asked = false;
         self.points.clear();
     }
 
     /// The buffer for the next `room` bytes. [`Applier::received`] sets how many of them have come.
     pub(super) fn room(&mut self, room: usize) -> &mut [u8] {
-        let filled = self.buffer.len();
-        self.buffer.resize(filled + room, 0);
-        &mut self.buffer[filled..]
+        self.buffer.room(room)
     }
 
     pub(super) fn received(&mut self, got: usize, room: usize) {
-        self.buffer.truncate(self.buffer.len() - room + got);
-        self.session.client.record_query(self.buffer.len(), clock::unix_ms());
+        self.buffer.received(got, room);
+        self.session.client.record_query(self.buffer.bytes.len(), clock::unix_ms());
     }
 
     /// Received bytes that are still kept.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.buffer.len()
+        self.buffer.bytes.len()
     }
 
     /// Runs all complete commands. `generation`: the number of their link.
@@ -157,59 +120,20 @@ impl Applier {
         self.runner.refresh(now_ms);
         self.backlog_size = self.replication.core.settings().repl_backlog_size;
         loop {
-            let broken = self.parse();
+            let broken = self.buffer.parse(&*self.runner, self.session.db);
             // Line ends alone are no commands, but bytes of the stream all the same.
-            let has_blanks = self.parsed > self.ran && self.session.multi.is_none();
-            if !self.batch.is_empty() || has_blanks {
+            let has_blanks = self.buffer.parsed > self.ran && self.session.multi.is_none();
+            if !self.buffer.batch().is_empty() || has_blanks {
                 self.run_batch(generation, now_ms)?;
             }
             match broken {
                 Some(reason) => return Err(Ended::Garbled(format!("Protocol error from master: {reason}"))),
-                None if self.batch.len() < BATCH => break,
+                None if !self.buffer.is_batch_full() => break,
                 None => {}
             }
         }
         self.tidy();
         Ok(())
-    }
-
-    /// Parses the next commands. Returns the error behind them, if any.
-    fn parse(&mut self) -> Option<String> {
-        self.batch.clear();
-        self.spans.drain(..self.whole);
-        self.whole = 0;
-        while self.batch.len() < BATCH {
-            // Only the first byte of a command can tell that it is no array; the bytes behind it can be
-            // anything.
-            match self.buffer.get(self.parsed) {
-                None | Some(b'*') => {}
-                Some(b'\n') => {
-                    self.parsed += 1;
-                    self.state = State::start(self.parsed);
-                    continue;
-                }
-                Some(other) => return Some(format!("a command starts with '{}'", other.escape_ascii())),
-            }
-            match parse(&mut self.buffer, self.state, &mut self.spans, BULK_LEN_MAX) {
-                Ok(Parsed::Ready(end)) => self.found(end),
-                Ok(Parsed::More { state, .. }) => {
-                    self.state = state;
-                    break;
-                }
-                Err(error) => return Some(String::from_utf8_lossy(&error.text()).into_owned()),
-            }
-        }
-        None
-    }
-
-    fn found(&mut self, end: usize) {
-        let (first_span, end_span) = (self.whole, self.spans.len());
-        if end_span > first_span {
-            let args = Args::new(&self.buffer, &self.spans[first_span..end_span]);
-            let Request { command, key, .. } = self.runner.resolve_logged(args, self.session.db);
-            self.batch.push(Parts { end, first_span, end_span, command, key });
-        }
-        (self.whole, self.parsed, self.state) = (end_span, end, State::start(end));
     }
 
     /// Runs the batch inside the gate, and passes on the bytes that have been run.
@@ -232,16 +156,15 @@ impl Applier {
         let stops = replication.core.stopping.load(Acquire);
         let mut ran = Ok(());
         if !stops && self.is_wanted() {
-            self.prefetch();
-            let batch = std::mem::take(&mut self.batch);
+            self.buffer.prefetch(keyspace, self.runner.ctx());
             // A command that needs all locks may find, once it has them, that the target has changed.
-            ran = batch
-                .iter()
-                .try_for_each(|parts| if self.is_wanted() { self.run_one(parts) } else { Ok(()) });
-            self.batch = batch;
+            ran = (0..self.buffer.batch().len()).try_for_each(|index| {
+                let parts = self.buffer.batch()[index];
+                if self.is_wanted() { self.run_one(&parts) } else { Ok(()) }
+            });
             if self.is_wanted() {
                 if ran.is_ok() && self.session.multi.is_none() {
-                    self.ran = self.parsed;
+                    self.ran = self.buffer.parsed;
                 }
                 self.pass_on();
             }
@@ -257,16 +180,8 @@ impl Applier {
         self.session.link == Some(self.replication.link.generation())
     }
 
-    fn prefetch(&mut self) {
-        let (keyspace, ctx) = (&self.replication.core.keyspace, &*self.runner.ctx());
-        let keys = || self.batch.iter().filter_map(|parts| parts.key);
-        keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
-        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
-        keys().for_each(|(hash, place)| keyspace.prefetch_entry(ctx, place, hash, ENTRY_LINES));
-    }
-
     fn run_one(&mut self, parts: &Parts) -> Result<(), Ended> {
-        let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
+        let args = self.buffer.args(parts);
         if args.is(0, "SELECT") && !self.has_database(&args) {
             let metrics = &self.replication.link.metrics;
             metrics.failed.fetch_add(1, Relaxed);
@@ -321,7 +236,7 @@ impl Applier {
     }
 
     fn execute(&mut self, parts: &Parts) {
-        let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
+        let args = self.buffer.args(parts);
         let request = Request { command: parts.command, args, len: 0, key: parts.key };
         let errors = self.runner.errors();
         let outcome = self.runner.run(&mut self.session, request, &mut self.reply);
@@ -352,7 +267,7 @@ impl Applier {
         if self.ran > self.passed {
             let link = &self.replication.link;
             let mut stream = self.replication.stream();
-            stream.append(&self.buffer[self.passed..self.ran]);
+            stream.append(&self.buffer.bytes[self.passed..self.ran]);
             link.set_applied_db(self.session.db);
             // With replicas of our own, the replication thread trims, since it knows their needs.
             if !self.replication.replica_inbox.is_open() {
@@ -389,15 +304,8 @@ impl Applier {
     /// Drops the bytes that have been passed on.
     fn tidy(&mut self) {
         let passed = std::mem::take(&mut self.passed);
-        self.buffer.drain(..passed);
-        (self.ran, self.parsed) = (self.ran - passed, self.parsed - passed);
-        self.state.at -= passed;
-        self.spans.drain(..self.whole);
-        self.whole = 0;
-        self.spans.iter_mut().for_each(|span| *span = span.shifted_down(passed));
-        if self.buffer.capacity() > 4 * super::link::ROOM && self.buffer.len() < super::link::ROOM {
-            self.buffer.shrink_to(2 * super::link::ROOM);
-        }
+        self.ran -= passed;
+        self.buffer.drop_first(passed, super::link::ROOM);
     }
 }
 

@@ -15,6 +15,7 @@ pub mod acks;
 mod addresses;
 mod apply;
 pub mod backlog;
+mod command_buffer;
 pub mod failover;
 mod feed;
 pub mod handover;
@@ -22,6 +23,7 @@ mod handshake;
 mod install;
 pub mod link;
 pub mod members;
+pub mod moves;
 mod primary_connection;
 mod receive;
 mod replica_connection;
@@ -63,6 +65,7 @@ use evenkeel_scripting::Scripts;
 use failover::Failover;
 use link::PrimaryLink;
 use members::Members;
+use moves::{Admission, Moves, Ticket};
 use replica_inbox::ReplicaInbox;
 use replicas::Replicas;
 use spill_file::SpillFile;
@@ -78,6 +81,9 @@ const NEVER: u64 = u64::MAX;
 pub trait Host: RunnerFactory {
     /// Checks whether the session's user may make this request. `Ok(false)`: its user has been deleted.
     fn admit(&self, session: &mut Session, id: Id, args: &Args<'_>) -> Result<bool, Error>;
+
+    /// Whether commands of a copy of slots may run now. Called inside the gate, and by an idle lane.
+    fn may_import(&self, ticket: &Ticket) -> Admission;
 
     /// Counts a command whose wait a change of roles has ended with this error.
     fn record_ended_wait(&self, id: Id, error: &Error);
@@ -100,6 +106,7 @@ pub struct Replication {
     pub replicas: Replicas,
     pub replica_inbox: ReplicaInbox,
     pub members: Members,
+    pub moves: Moves,
     pub acks: Acks,
     /// The context for threads of this module that need all locks.
     ctx: Mutex<ThreadContext>,
@@ -422,6 +429,7 @@ impl Replication {
             replicas: Replicas::default(),
             replica_inbox: ReplicaInbox::new()?,
             members: Members::default(),
+            moves: Moves::default(),
             acks: Acks::default(),
             end: Mutex::new(None),
             reading: Reading::default(),

@@ -396,7 +396,11 @@ fn client_of(replication: &Replication, stream: &TcpStream, address: SocketAddr)
 }
 
 /// Opens a socket. `sources`: the local addresses to choose from, if configured.
-fn open(settings: &Settings, address: SocketAddr, sources: Option<&[SocketAddr]>) -> io::Result<Socket> {
+pub(super) fn open(
+    settings: &Settings,
+    address: SocketAddr,
+    sources: Option<&[SocketAddr]>,
+) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if let Some(sources) = sources {
         let source = sources.iter().find(|one| one.is_ipv4() == address.is_ipv4());

@@ -14,6 +14,7 @@ use evenkeel_net::tls::Tls;
 use evenkeel_store::{Expire, ThreadContext};
 use parking_lot::Mutex;
 
+use super::moves::{Admission, Ticket};
 use super::{Host, Replication};
 use evenkeel_persist::testing::Disk;
 
@@ -26,11 +27,16 @@ pub(super) struct Single {
     _host: Arc<Alone>,
 }
 
+/// Installs the commands on data, unless that was done before.
+pub(crate) fn install_commands() {
+    let families = evenkeel_command::FAMILIES.iter().copied().flatten();
+    evenkeel_command::table::install(|| families.map(|command| &command.spec).collect());
+}
+
 impl Single {
     /// `args` are those of the server.
     pub(super) fn new(args: &[&str]) -> Single {
-        let families = evenkeel_command::FAMILIES.iter().copied().flatten();
-        evenkeel_command::table::install(|| families.map(|command| &command.spec).collect());
+        install_commands();
         let disk = Disk::new(args);
         let shared = (disk.core.clone(), disk.hub.clone());
         let on_disk = (disk.scripts.clone(), (*disk).clone());
@@ -84,6 +90,10 @@ impl Host for Alone {
         Ok(true)
     }
 
+    fn may_import(&self, _: &Ticket) -> Admission {
+        Admission::Yes
+    }
+
     fn record_ended_wait(&self, _: Id, _: &Error) {}
 }
 
@@ -113,6 +123,10 @@ impl CommandRunner for NoCommands {
 
     fn errors(&self) -> u64 {
         0
+    }
+
+    fn make_room(&mut self) -> bool {
+        true
     }
 
     fn serve_woken(&mut self) {}

@@ -710,6 +710,11 @@ impl CommandRunner for Executor {
         self.stats().errors.load(Relaxed)
     }
 
+    fn make_room(&mut self) -> bool {
+        self.make_room();
+        !self.out_of_memory
+    }
+
     fn serve_woken(&mut self) {
         self.serve_woken();
     }

@@ -32,6 +32,7 @@ use evenkeel_acl::Acl;
 use evenkeel_client::Session;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::hub::Hub;
+use evenkeel_client::lane_ticket::LaneTicket;
 use evenkeel_client::runner::{CommandRunner, RunnerFactory};
 use evenkeel_command::error::Error;
 use evenkeel_command::table::renamed;
@@ -47,6 +48,7 @@ use evenkeel_net::tls::Tls;
 use evenkeel_persist::position::{Point, Position};
 use evenkeel_persist::{EndStage, Persist};
 use evenkeel_replication::Replication;
+use evenkeel_replication::moves::{Admission, IMPORTS_MAX};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::process_title;
 use evenkeel_runtime::random::random_seed;
@@ -198,6 +200,10 @@ impl evenkeel_replication::Host for Server {
     fn record_ended_wait(&self, id: Id, error: &Error) {
         self.record_waited(id, error, Outcome::Rejected);
     }
+
+    fn may_import(&self, ticket: &LaneTicket) -> Admission {
+        self.admit_import(ticket)
+    }
 }
 
 impl Server {
@@ -216,10 +222,13 @@ impl Server {
         // thread, threads of a backup, a hand-over, changes of the cluster's map, and tests.
         let inboxes = Arc::new(Inboxes::new(workers)?);
         let lazy_free = Arc::new(LazyFreeThread::start(inboxes.owners()));
-        let keyspace = Keyspace::new(settings.database_count(), 3 * workers + 12, now, random_seed())
-            .with_hasher(inherited.as_ref().map_or_else(|| hasher_of(&settings.hash_seed), Identity::hasher))
-            .with_clock(clock::log_time)
-            .with_lazy_free(lazy_free.clone());
+        let keyspace =
+            Keyspace::new(settings.database_count(), 3 * workers + 12 + IMPORTS_MAX, now, random_seed())
+                .with_hasher(
+                    inherited.as_ref().map_or_else(|| hasher_of(&settings.hash_seed), Identity::hasher),
+                )
+                .with_clock(clock::log_time)
+                .with_lazy_free(lazy_free.clone());
         let keyspace = match inherited.as_ref().and_then(|identity| identity.start_ms) {
             Some(start_ms) => keyspace.with_start_ms(start_ms),
             None => keyspace,

@@ -94,7 +94,8 @@ impl SlotGuard<'_> {
             let entry = found.entry();
             let unused = policy.order == Order::Random
                 || score(entry, policy.order, guard.ctx.now_ms, decay_minutes) >= candidate.score;
-            let goes = unused && (entry.deadline().is_some() || !policy.volatile_only);
+            let is_spared = guard.keyspace().spared.has(place.slot());
+            let goes = !is_spared && unused && (entry.deadline().is_some() || !policy.volatile_only);
             if goes {
                 guard.emit(place, entry.key(), What::Evicted);
                 guard.log_removal(place, entry.key(), Cause::Evicted);
@@ -111,6 +112,9 @@ impl SlotGuard<'_> {
             let Some(database) = self.keyspace().db_if_used(db) else { return };
             let bits = if policy.volatile_only { &database.timed } else { &database.occupied };
             let Some(slot) = bits.any(random) else { return };
+            if self.keyspace().spared.has(slot) {
+                continue;
+            }
             let place = Place::new(db as u32, slot as u16);
             seen += self.visit(place, |guard| {
                 guard.sample_slot(place, policy, samples.saturating_sub(seen), decay_minutes, pool)

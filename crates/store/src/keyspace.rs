@@ -16,6 +16,7 @@ use crate::lazy_free::{Garbage, InPlace, LazyFree};
 use crate::notify::events::Events;
 use crate::notify::subscribers::SlotSubscribers;
 use crate::notify::watch::{After, Change};
+use crate::slot_set::SlotSet;
 use crate::snapshot::Snapshots;
 use crate::table::bits::SlotBits;
 use crate::table::entry::EntryPtr;
@@ -111,6 +112,10 @@ pub struct Keyspace {
     databases: usize,
     /// No thread removes a key because its deadline has passed. Changes behind the closed gate only.
     hides_expired: AtomicBool,
+    /// Number of flushed and swapped databases.
+    pub(crate) flushes: AtomicU64,
+    /// See [`Keyspace::spare`].
+    pub(crate) spared: SlotBits,
     /// The journal removes expired and evicted keys by UNLINK, in this order.
     pub(crate) unlinks: [AtomicBool; 2],
     /// Keys that meanwhile expire by this server's decision alone, and their number.
@@ -152,6 +157,8 @@ impl Keyspace {
             sharers: Sharers::default(),
             databases,
             hides_expired: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
+            spared: SlotBits::new(),
             unlinks: [AtomicBool::new(true), AtomicBool::new(true)],
             own: Mutex::default(),
             own_timed: AtomicUsize::new(0),
@@ -232,6 +239,17 @@ impl Keyspace {
     pub fn set_unlinks(&self, expired: bool, evicted: bool) {
         self.unlinks[0].store(expired, Relaxed);
         self.unlinks[1].store(evicted, Relaxed);
+    }
+
+    /// Number of databases that were flushed or swapped since the start. For callers inside the gate.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Relaxed)
+    }
+
+    /// Sets the slots in which only commands remove keys: no key there expires or is evicted. Each thread
+    /// follows with its next lock of a slot.
+    pub fn spare(&self, slots: &SlotSet) {
+        self.spared.set_all(slots);
     }
 
     pub(crate) fn hide_expired(&self, hide: bool) {

@@ -20,6 +20,8 @@
 //! start. Hidden databases ([`Keyspace::hidden`]) are walked like all others, since their entries have epochs
 //! too, but the sink does not get their entries.
 //!
+//! A snapshot may be of some slots alone. The entries of the other slots get the new epoch in passing.
+//!
 //! The entries handed over and not yet taken are bounded. If the sink takes no more, because the disk under
 //! it hangs, the snapshot is lost instead of the memory, and nothing is kept for it from then on.
 //!
@@ -37,6 +39,8 @@ use crate::guard::SlotGuard;
 use crate::guard::context::ThreadContext;
 use crate::key::Place;
 use crate::keyspace::{Db, Flushed, Keyspace};
+use crate::slot_set::SlotSet;
+use crate::table::bits::SlotBits;
 use crate::table::directory::DEPTH_MAX;
 use crate::table::entry::{EntryPtr, View};
 use crate::table::prefetch::prefetching;
@@ -114,6 +118,8 @@ pub(crate) struct Snapshots {
     /// A list per context, filled by its thread and emptied by the walk.
     kept: Box<[KeptQueue]>,
     flushed: Mutex<Vec<Flushed>>,
+    /// The slots of the snapshot.
+    slots: SlotBits,
 }
 
 #[repr(align(128))]
@@ -167,6 +173,12 @@ impl Snapshots {
     #[inline]
     fn is_wanted(&self) -> bool {
         !self.is_lost.load(Relaxed)
+    }
+
+    /// The same, for an entry of this slot.
+    #[inline]
+    fn is_wanted_of(&self, slot: usize) -> bool {
+        self.is_wanted() && self.slots.has(slot)
     }
 
     /// Keeps a flushed database for the walk; returns it if there is no walk.
@@ -229,6 +241,11 @@ impl SlotGuard<'_> {
     /// Starts a snapshot of the present state, for which up to `waiting_max` bytes of entries are kept: see
     /// [`Walk::is_lost`]. Everything is held, and no other snapshot is being taken.
     pub fn begin_snapshot(&mut self, waiting_max: usize) -> Walk {
+        self.begin_snapshot_of(&SlotSet::all(), waiting_max)
+    }
+
+    /// The same for some slots: nothing is kept of the others, and the sink does not get their entries.
+    pub fn begin_snapshot_of(&mut self, slots: &SlotSet, waiting_max: usize) -> Walk {
         assert!(self.holds_all(), "a snapshot is of one moment");
         let keyspace = self.keyspace();
         let snapshots = &keyspace.snapshots;
@@ -242,6 +259,7 @@ impl SlotGuard<'_> {
         snapshots.flushed_kept.store(0, Relaxed);
         snapshots.published.store(0, Relaxed);
         snapshots.waiting_max.store(waiting_max, Relaxed);
+        snapshots.slots.set_all(slots);
         snapshots.epoch.store(!snapshots.epoch(), Relaxed);
         self.ctx.epoch = snapshots.epoch();
         let used = |at: usize| {
@@ -267,7 +285,7 @@ impl SlotGuard<'_> {
     /// Frees an entry that is out of its table, or gives it to the snapshot being taken.
     pub(crate) fn free(&mut self, place: Place, entry: EntryPtr) {
         self.discount_apart(place, entry);
-        if entry.epoch() != self.ctx.epoch && self.keyspace().snapshots.is_wanted() {
+        if entry.epoch() != self.ctx.epoch && self.keyspace().snapshots.is_wanted_of(place.slot()) {
             let db = self.keyspace().db(place.db()).id;
             return self.ctx.kept.push(Kept { db, entry, returns: entry.memory_about() });
         }
@@ -286,7 +304,7 @@ impl SlotGuard<'_> {
 
     #[cold]
     fn keep(&mut self, place: Place, entry: EntryPtr) {
-        if self.keyspace().snapshots.is_wanted() {
+        if self.keyspace().snapshots.is_wanted_of(place.slot()) {
             let db = self.slot_at(place).0.id;
             let copy = entry.copy(entry.key(), entry.deadline(), entry.access());
             let mut kept = Kept { db, entry: copy, returns: 0 };
@@ -300,6 +318,7 @@ impl SlotGuard<'_> {
     /// the part of the segment ends.
     fn walk_slot(&mut self, place: Place, cursor: &mut Cursor, mut f: impl FnMut(View<'_>) -> usize) {
         let (slot, epoch) = (self.slot_of_place(place), self.ctx.epoch);
+        let is_wanted = self.keyspace().snapshots.slots.has(place.slot());
         let (segment, next_prefix) = slot.segment_at(cursor.prefix);
         // Keys are spread evenly over the tags, so a fraction of the tags is that fraction of the keys.
         let width = TAGS.saturating_mul(STEP_ENTRIES_MAX as u64).div_ceil(segment.buckets().max(1) as u64);
@@ -310,13 +329,14 @@ impl SlotGuard<'_> {
         let mut bytes = 0;
         for (at, word) in prefetching(&words).enumerate() {
             let entry = word.entry();
-            if let Some(soon) = words.get(at + SOON).map(|word| word.entry())
+            if is_wanted
+                && let Some(soon) = words.get(at + SOON).map(|word| word.entry())
                 && soon.epoch() != epoch
             {
                 soon.prefetch_rest();
             }
             if entry.epoch() != epoch {
-                bytes += f(View::new(entry));
+                bytes += if is_wanted { f(View::new(entry)) } else { 0 };
                 entry.set_epoch(epoch);
                 if bytes >= STEP_BYTES_MAX {
                     return; // the entries done are known by their epoch
@@ -354,7 +374,12 @@ impl Walk {
             if let Some(index) = walked(&self.dbs, flushed.db().id).and_then(|db| db.index) {
                 let (db, mut from) = (flushed.db(), 0);
                 while let Some(slot) = db.occupied.next(from) {
-                    db.each_of_other_epoch(slot, snapshots.epoch(), |view| sink.take(index, view));
+                    let is_wanted = snapshots.slots.has(slot);
+                    db.each_of_other_epoch(slot, snapshots.epoch(), |view| {
+                        if is_wanted {
+                            sink.take(index, view);
+                        }
+                    });
                     // Other threads keep writing meanwhile.
                     snapshots.take(&mut self.taken);
                     self.give(keyspace, sink);

@@ -123,11 +123,16 @@ impl Decider {
             return;
         };
         changed.slots = changed.slots.union(&migration.slots);
+        changed.leftover = changed.leftover.minus(&migration.slots);
         let mut guards = vec![self.view.unchanged(target), self.view.unchanged(Key::Migration(id))];
         guards.retain(|_| self.protections.move_guard);
         let changes = vec![Change::Shard(migration.target, changed), Change::Delete(Key::Migration(id))];
         let slots = migration.slots.clone();
-        if self.propose_with(guards, changes, Some(id), |shard| shard.slots = shard.slots.minus(&slots)) {
+        let leave = |shard: &mut Shard| {
+            shard.slots = shard.slots.minus(&slots);
+            shard.leftover = shard.leftover.union(&slots);
+        };
+        if self.propose_with(guards, changes, Some(id), leave) {
             self.log(format!("Move {id}: asking for the switch of {} slots", slots.len()));
         }
     }

@@ -49,10 +49,12 @@ pub enum Operation {
     BumpEpoch,
     /// CLUSTER SET-CONFIG-EPOCH epoch
     SetConfigEpoch(u64),
-    /// CLUSTER MIGRATESLOTS: an atomic move.
+    /// CLUSTER MIGRATESLOTS, and CLUSTER MIGRATION IMPORT at the target: an atomic move.
     Move { id: MigrationId, slots: SlotRanges, target: NodeId },
     /// CLUSTER CANCELSLOTMIGRATIONS
     CancelMove(MigrationId),
+    /// The node has removed the keys of these slots, which its shard does not own.
+    Cleared(SlotRanges),
 }
 
 /// The reason why an operation is not possible: an error reply.
@@ -77,6 +79,7 @@ pub fn plan(view: &Snapshot, me: NodeId, operation: &Operation) -> Result<Transa
         Operation::SetConfigEpoch(epoch) => plan.set_epoch(*epoch)?,
         Operation::Move { id, slots, target } => plan.begin_move(*id, slots, *target)?,
         Operation::CancelMove(id) => plan.cancel_move(*id)?,
+        Operation::Cleared(slots) => plan.cleared(slots)?,
     }
     Ok(plan.transaction)
 }

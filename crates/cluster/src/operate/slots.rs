@@ -18,6 +18,7 @@ impl Plan<'_> {
         if let Some(slot) = slots.iter().find(|slot| self.owner(*slot).is_some()) {
             return Err(format!("ERR Slot {slot} is already busy"));
         }
+        refuse_leftover(&shard, slots)?;
         // Another node may be about to take the same slots: whatever has slots is as it was.
         let shards: Vec<ShardId> = self.view.shards.keys().copied().collect();
         shards.into_iter().for_each(|other| self.guard(Key::Shard(other)));
@@ -68,6 +69,7 @@ impl Plan<'_> {
         if shard.slots.contains(slot) {
             return Err(format!("ERR I'm already the owner of hash slot {slot}"));
         }
+        refuse_leftover(&shard, &single(slot))?;
         let source = self.other_primary(node)?;
         self.refuse_moving(&single(slot))?;
         self.change_shard(id, &shard, |shard| {
@@ -102,6 +104,7 @@ impl Plan<'_> {
             return Err("ERR Target node is not a master".into());
         }
         self.refuse_moving(&single(slot))?;
+        refuse_leftover(&changed, &single(slot))?;
         let owner = self.owner(slot).filter(|(id, _)| *id != target);
         if let Some((source, shard)) = &owner {
             let is_leaving = shard.migrating.get(&slot) == Some(&target);
@@ -122,24 +125,34 @@ impl Plan<'_> {
         Ok(())
     }
 
+    /// At the primary of the source, or of the target.
     pub(super) fn begin_move(
         &mut self,
         id: MigrationId,
         slots: &SlotRanges,
         target: NodeId,
     ) -> Result<(), Refusal> {
-        let (source, shard) = self.own("ERR Only a master can migrate slots")?;
-        if let Some(slot) = slots.iter().find(|slot| !shard.slots.contains(*slot)) {
-            return Err(format!("ERR I'm not the owner of hash slot {slot}"));
-        }
+        let (own, _) = self.own("ERR Only a master can migrate slots")?;
         let target = self.other_primary(target)?;
+        let Some(first) = slots.iter().next() else { return Err("ERR A move has slots".into()) };
+        let Some((source, shard)) = self.owner(first).filter(|(source, _)| [*source, target].contains(&own))
+        else {
+            return Err(format!("ERR I'm not the owner of hash slot {first}"));
+        };
+        if let Some(slot) = slots.iter().find(|slot| !shard.slots.contains(*slot)) {
+            return Err(match own == source {
+                true => format!("ERR I'm not the owner of hash slot {slot}"),
+                false => "ERR slots belong to different source nodes".into(),
+            });
+        }
         let single = slots.iter().find(|slot| shard.migrating.contains_key(slot));
-        if slots.is_empty() || target == source || single.is_some() {
+        if target == source || single.is_some() {
             return Err("ERR These slots cannot be moved there".into());
         }
         self.refuse_moving(slots)?;
-        let target_epoch = self.view.shards.get(&target).map_or(0, |entry| entry.value.epoch);
-        let slots = slots.clone();
+        let Some(entry) = self.view.shards.get(&target) else { return Err("ERR Unknown node".into()) };
+        let (slots, target_epoch) = (slots.clone(), entry.value.epoch);
+        self.change_shard(target, &entry.value, |shard| shard.leftover = shard.leftover.union(&slots));
         let migration =
             Migration { slots, source, target, source_epoch: shard.epoch, target_epoch, restarts: 0 };
         self.guard(Key::Shard(source));
@@ -155,12 +168,27 @@ impl Plan<'_> {
         Ok(())
     }
 
+    /// The node has removed the keys of slots that its shard does not own.
+    pub(super) fn cleared(&mut self, slots: &SlotRanges) -> Result<(), Refusal> {
+        let (id, shard) = self.own("ERR Only a master removes the keys of slots")?;
+        self.change_shard(id, &shard, |shard| shard.leftover = shard.leftover.minus(slots));
+        Ok(())
+    }
+
     fn refuse_moving(&self, slots: &SlotRanges) -> Result<(), Refusal> {
         let moves = |entry: &crate::snapshot::Versioned<Migration>| entry.value.slots.meets(slots);
         match self.view.migrations.iter().find(|(_, entry)| moves(entry)) {
             Some((id, _)) => Err(format!("ERR Migration {id} moves one of these slots")),
             None => Ok(()),
         }
+    }
+}
+
+/// Keys of an earlier move must not become those of the slot.
+fn refuse_leftover(shard: &Shard, slots: &SlotRanges) -> Result<(), Refusal> {
+    match slots.iter().find(|slot| shard.leftover.contains(*slot)) {
+        Some(slot) => Err(format!("ERR Keys of slot {slot} that a move has left are still being removed")),
+        None => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::decide;
 use crate::id::MigrationId;
 use crate::map::{FailoverMode, Shard};
 use crate::operate::{Operation, plan};
-use crate::snapshot::{Change, Guard, Key, Migration, Transaction};
+use crate::snapshot::{Change, Guard, Key, Transaction};
 
 impl World {
     pub(super) fn fault(&mut self) {
@@ -146,7 +146,7 @@ impl World {
         let view = std::sync::Arc::clone(&self.store.view);
         let owns = |shard: &Shard| shard.slots.contains(slot);
         let Some((source, shard)) = view.shards.iter().find(|(_, shard)| owns(&shard.value)) else { return };
-        let Some((target, other)) = view.shards.iter().find(|(id, _)| *id != source) else { return };
+        let Some((_, other)) = view.shards.iter().find(|(id, _)| *id != source) else { return };
         if view.migrations.values().any(|entry| entry.value.slots.contains(slot))
             || shard.value.slots.len() < 2
         {
@@ -154,17 +154,12 @@ impl World {
         }
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&self.number().to_be_bytes());
-        let migration = Migration {
-            slots: [slot].into_iter().collect(),
-            source: *source,
-            target: *target,
-            source_epoch: shard.value.epoch,
-            target_epoch: other.value.epoch,
-            restarts: 0,
-        };
-        let guards = vec![view.unchanged(Key::Shard(*source))];
-        let changes = vec![Change::Migration(MigrationId::new(bytes), migration)];
-        self.commit(&Transaction { guards, changes });
+        let (Some(from), Some(to)) = (shard.value.primary, other.value.primary) else { return };
+        let slots = [slot].into_iter().collect();
+        let operation = Operation::Move { id: MigrationId::new(bytes), slots, target: to };
+        if let Ok(transaction) = plan(&view, from, &operation) {
+            self.commit(&transaction);
+        }
     }
 
     fn cancel_move(&mut self) {

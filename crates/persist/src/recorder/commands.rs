@@ -31,12 +31,14 @@ const BYTES_MAX: usize = 64 * 1024;
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
 /// Writes each key as the commands that recreate it.
-pub(crate) struct Commands<W> {
+pub struct Commands<W> {
     out: W,
     piece: Vec<u8>,
     error: Option<io::Error>,
     written: u64,
     db: Option<u32>,
+    /// A long string is written in several commands: the reader runs them as they come.
+    in_pieces: bool,
     /// Encoded words of the command that is being built, and their number.
     words: Vec<u8>,
     count: usize,
@@ -44,12 +46,26 @@ pub(crate) struct Commands<W> {
 
 impl<W: io::Write> Commands<W> {
     /// With a timestamp line at the beginning, if `annotation` gives the second of the Unix epoch.
-    pub(crate) fn new(out: W, annotation: Option<u64>) -> Commands<W> {
+    pub fn new(out: W, annotation: Option<u64>) -> Commands<W> {
         let mut piece = Vec::with_capacity(PIECE + PIECE / 4);
         if let Some(second) = annotation {
             push_timestamp(&mut piece, second as i64);
         }
-        Commands { out, piece, error: None, written: 0, db: None, words: Vec::new(), count: 0 }
+        Commands {
+            out,
+            piece,
+            error: None,
+            written: 0,
+            db: None,
+            in_pieces: false,
+            words: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// For a reader that runs the commands as they come, and holds a whole command in memory.
+    pub fn in_pieces(out: W) -> Commands<W> {
+        Commands { in_pieces: true, ..Commands::new(out, None) }
     }
 
     fn flush(&mut self) {
@@ -111,8 +127,8 @@ impl<W: io::Write> Commands<W> {
     }
 
     fn rope(&mut self, key: &[u8], rope: &Rope) {
-        if rope.holes() > 0 {
-            return self.rope_with_holes(key, rope);
+        if rope.holes() > 0 || self.in_pieces {
+            return self.rope_in_pieces(key, rope);
         }
         put_line(&mut self.piece, b'*', 3);
         put_word(&mut self.piece, b"SET");
@@ -126,7 +142,7 @@ impl<W: io::Write> Commands<W> {
     }
 
     /// Writes each chunk that is not a hole at its offset, and the last byte.
-    fn rope_with_holes(&mut self, key: &[u8], rope: &Rope) {
+    fn rope_in_pieces(&mut self, key: &[u8], rope: &Rope) {
         let mut offset = 0;
         for piece in rope.pieces(0..rope.len()) {
             let bytes = piece.as_slice();

@@ -22,7 +22,11 @@ pub(super) fn apply(view: &ClusterView, request: &MapRequest) -> Result<Changed,
         MapRequest::SetEpoch(epoch) => change.set_epoch(*epoch)?,
         MapRequest::Reset { hard } => change.reset(*hard),
         MapRequest::Save => {}
-        MapRequest::Meet { .. } | MapRequest::Forget(_) | MapRequest::Replicate(_) => {
+        MapRequest::Meet { .. }
+        | MapRequest::Forget(_)
+        | MapRequest::Replicate(_)
+        | MapRequest::Move(..)
+        | MapRequest::CancelMove(_) => {
             return Err("it needs cluster-store".into());
         }
     }

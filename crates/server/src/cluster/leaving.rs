@@ -24,7 +24,7 @@ use crate::worker::inbox::Message;
 
 /// Follows a new view, under which all commands run by now.
 pub(super) fn follow(server: &Server, old: &ClusterView, new: &ClusterView, ctx: &mut ThreadContext) {
-    if new.closed.is_empty() {
+    if new.closed.is_empty() && new.paused.is_empty() {
         redirect_waiting(server, new); // slots that are closed leave, or open again, soon
     }
     let left: Vec<u16> = (0..SLOTS as u16).filter(|slot| old.has(*slot) && !new.has(*slot)).collect();

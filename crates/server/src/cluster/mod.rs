@@ -8,6 +8,7 @@
 //! | `leaving.rs` | what ends when slots leave: waits, watches, tracked keys, shard channels |
 //! | `owner.rs`, `changes.rs` | who may change the map, and the map that follows |
 //! | `shared/` | a map that several nodes share |
+//! | `importing.rs` | whether commands of arriving slots run here |
 //! | `fence.rs` | until when this node may serve, with such a map |
 //! | `identity.rs` | the identity of a node with such a map |
 //!
@@ -20,6 +21,7 @@ pub(crate) mod changes;
 pub(crate) mod endpoint;
 mod fence;
 mod identity;
+mod importing;
 pub(crate) mod leaving;
 pub(crate) mod owner;
 pub(crate) mod routing;
@@ -47,6 +49,7 @@ use fence::Fence;
 use identity::Identity;
 use owner::{FileOwner, MapOwner, MapRequest};
 use shared::Agent;
+pub(crate) use shared::{MoveInfo, MoveState};
 use view::{ClusterView, Seen};
 
 /// Poll interval for the end of the batches that began under the map before.
@@ -83,7 +86,7 @@ impl Cluster {
         let slots = (0..SLOTS as u16).collect();
         let own = Shard { primary: Some(me), in_sync: [me].into(), slots, ..Shard::default() };
         let map = Map::new(1, [(me, node)].into(), [(shard, own)].into());
-        let seen = Seen { map: Arc::new(map), me, closed: Default::default() };
+        let seen = Seen::new(Arc::new(map), me);
         let view = Arc::new(ClusterView::of(seen.clone(), settings));
         Cluster {
             owner: OnceLock::new(),
@@ -170,7 +173,7 @@ impl Cluster {
 
     /// Replaces the map before clients are served.
     fn replace(&self, (map, me): (Map, NodeId), settings: &Settings) {
-        *self.seen.lock() = Seen { map: Arc::new(map), me, closed: Default::default() };
+        *self.seen.lock() = Seen::new(Arc::new(map), me);
         self.follow_settings(settings);
     }
 
@@ -265,6 +268,16 @@ impl Cluster {
         Ok(())
     }
 
+    /// Returns the moves of slots from or to this node.
+    pub(crate) fn moves(&self, server: &Server) -> Vec<MoveInfo> {
+        self.agent.get().map(|agent| agent.moves(server)).unwrap_or_default()
+    }
+
+    /// Whether commands of slots wait for the end of a move.
+    pub(crate) fn has_paused_slots(&self) -> bool {
+        !self.view.read().paused.is_empty()
+    }
+
     /// Ends this node's part in the map. No worker runs any more.
     pub(crate) fn end(&self) {
         self.agent.get().iter().for_each(|agent| agent.end());
@@ -350,7 +363,7 @@ impl Server {
     /// that have left have their replies. The caller is outside the gate. Nothing happens without cluster
     /// mode.
     pub(crate) fn publish_map(&self, map: Map, me: NodeId) {
-        self.publish(Seen { map: Arc::new(map), me, closed: Default::default() });
+        self.publish(Seen::new(Arc::new(map), me));
     }
 
     /// As [`Server::publish_map`], with slots that are closed.
@@ -358,6 +371,10 @@ impl Server {
         let Some(cluster) = &self.cluster else { return };
         let mut ctx = cluster.ctx.lock(); // one map at a time
         let old = cluster.view();
+        // No key of arriving slots expires: from before the first command of a copy until after the last.
+        let shard = seen.map.node(seen.me).map_or(old.shard, |node| node.shard);
+        let arriving = view::arriving(&seen.moves, shard);
+        self.core.keyspace.spare(&arriving.union(&old.arriving()).iter().collect());
         *cluster.seen.lock() = seen;
         // The same settings anew: one thread at a time makes a view, of the newest map and settings.
         let renewed =
@@ -367,7 +384,12 @@ impl Server {
         while !self.core.keyspace.has_landed(&in_flight) && !self.core.is_stopping() {
             std::thread::sleep(LANDING_POLL_INTERVAL);
         }
-        leaving::follow(self, &old, &cluster.view(), &mut ctx);
+        let new = cluster.view();
+        self.core.keyspace.spare(&arriving.iter().collect());
+        leaving::follow(self, &old, &new, &mut ctx);
+        if !old.paused.is_empty() {
+            self.core.workers.wake_all();
+        }
     }
 
     /// Changes the map by a request, keeps it, and publishes it. The caller is outside the gate, and may wait

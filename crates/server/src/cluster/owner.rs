@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use evenkeel_cluster::{Map, NodeId, ShardId, SlotRanges, nodes_file};
+use evenkeel_cluster::{Map, MigrationId, NodeId, ShardId, SlotRanges, nodes_file};
 use parking_lot::Mutex;
 
 use super::changes;
@@ -33,6 +33,9 @@ pub(crate) enum MapRequest {
     Forget(NodeId),
     /// This node becomes a replica of another one, in a map that several nodes share.
     Replicate(NodeId),
+    /// Slots move to the shard of another node, as a whole.
+    Move(MigrationId, SlotRanges, NodeId),
+    CancelMove(MigrationId),
     /// Nothing but keeping the map again, with this node's present address.
     Save,
 }

@@ -25,6 +25,8 @@ pub(crate) enum Route {
     Here,
     /// Here, if the keys of its slot are here when they are locked: see [`judge_present`].
     IfPresent(u16),
+    /// Nowhere yet: a move of its slot is about to end.
+    Later,
 }
 
 /// What decides about a command, beside its keys.
@@ -144,6 +146,7 @@ impl Asker<'_> {
         for slot in all {
             match (self.route_slot(slot, row, writes)?, route) {
                 (Route::Here, _) => {}
+                (Route::Later, _) => return Ok(Route::Later),
                 (found, Route::Here) => route = found,
                 (found, _) if found == route => {}
                 _ => return Err(try_again()), // two slots are on the move
@@ -193,7 +196,11 @@ impl Asker<'_> {
         if self.is_fenced && view.is_primary {
             self.while_down(is_on_shard_channels(row), writes)?;
         }
-        if view.closed.contains(slot) { Err(try_again()) } else { Ok(route) }
+        match () {
+            () if view.closed.contains(slot) => Err(try_again()),
+            () if view.paused.contains(slot) => Ok(Route::Later),
+            () => Ok(route),
+        }
     }
 
     /// READONLY: the client reads from a replica on purpose.
@@ -239,6 +246,7 @@ impl Asker<'_> {
         let judged = match self.route(row, args, row.flags.has(Flags::WRITE)) {
             Ok(Route::Here) => Ok(()),
             Ok(Route::IfPresent(slot)) => self.judge_present(slot, keys, guard),
+            Ok(Route::Later) => Err(try_again()),
             Err(error) => Err(error),
         };
         match judged {

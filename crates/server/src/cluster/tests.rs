@@ -438,7 +438,7 @@ fn closed_slots_serve_nothing() {
     world.check("> SET b 1 < OK");
     let view = world.server.cluster.as_ref().expect("cluster mode").view();
     let closed = std::iter::once(5061).collect();
-    world.server.publish(super::Seen { map: view.map.clone(), me: view.me, closed });
+    world.server.publish(super::Seen { closed, ..super::Seen::new(view.map.clone(), view.me) });
     world.check(
         "
         > GET bar                       < -TRYAGAIN *
@@ -447,6 +447,6 @@ fn closed_slots_serve_nothing() {
         > GET b                         < \"1\"
     ",
     );
-    world.server.publish(super::Seen { map: view.map.clone(), me: view.me, closed: Default::default() });
+    world.server.publish(super::Seen::new(view.map.clone(), view.me));
     world.check("> GET bar < \"1\"");
 }

@@ -3,9 +3,10 @@
 //! A view is immutable and replaced as a whole. A worker takes a new view where it takes changed settings,
 //! inside the gate before a batch, so a batch runs under a single view.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_cluster::{Address, Map, NodeId, SLOTS, Shard, ShardId, SlotRanges};
+use evenkeel_cluster::{Address, Map, Migration, MigrationId, NodeId, SLOTS, Shard, ShardId, SlotRanges};
 use evenkeel_config::Settings;
 
 /// A slot, as this node sees it.
@@ -31,13 +32,21 @@ pub(crate) struct Seen {
     pub(crate) me: NodeId,
     /// Slots that this node owns and does not serve, since they are about to leave.
     pub(crate) closed: SlotRanges,
+    /// Slots of moves that are about to end: their commands wait.
+    pub(crate) paused: SlotRanges,
+    pub(crate) moves: Moves,
 }
+
+/// Moves of slots, of all nodes.
+pub(crate) type Moves = Arc<BTreeMap<MigrationId, Migration>>;
 
 /// See the module's text.
 pub(crate) struct ClusterView {
     pub(crate) map: Arc<Map>,
     pub(crate) me: NodeId,
     pub(crate) closed: SlotRanges,
+    pub(crate) paused: SlotRanges,
+    pub(crate) moves: Moves,
     pub(crate) shard: ShardId,
     /// This node is the primary of its shard.
     pub(crate) is_primary: bool,
@@ -50,15 +59,28 @@ pub(crate) struct ClusterView {
     states: Box<[SlotState; SLOTS]>,
 }
 
+impl Seen {
+    /// A map without moves, whose slots are all served.
+    pub(crate) fn new(map: Arc<Map>, me: NodeId) -> Seen {
+        Seen {
+            map,
+            me,
+            closed: SlotRanges::default(),
+            paused: SlotRanges::default(),
+            moves: Moves::default(),
+        }
+    }
+}
+
 impl ClusterView {
     /// Returns the view of node `me`, which is in the map.
     #[cfg(test)]
     pub(crate) fn new(map: Arc<Map>, me: NodeId, settings: &Settings) -> ClusterView {
-        ClusterView::of(Seen { map, me, closed: SlotRanges::default() }, settings)
+        ClusterView::of(Seen::new(map, me), settings)
     }
 
     /// Returns the view of a node that is in the map.
-    pub(crate) fn of(Seen { map, me, closed }: Seen, settings: &Settings) -> ClusterView {
+    pub(crate) fn of(Seen { map, me, closed, paused, moves }: Seen, settings: &Settings) -> ClusterView {
         let node = map.node(me);
         let shard = node.map_or(ShardId::new([0; 20]), |node| node.shard);
         let is_primary = map.shard(shard).is_some_and(|own| own.primary == Some(me));
@@ -70,9 +92,13 @@ impl ClusterView {
             for (slot, state) in states.iter().enumerate() {
                 served[slot / 64] |= u64::from(*state == SlotState::Own) << (slot % 64);
             }
-            closed.iter().map(usize::from).for_each(|slot| served[slot / 64] &= !(1 << (slot % 64)));
+            closed
+                .iter()
+                .chain(paused.iter())
+                .map(usize::from)
+                .for_each(|slot| served[slot / 64] &= !(1 << (slot % 64)));
         }
-        ClusterView { map, me, closed, shard, is_primary, is_up, address, served, states }
+        ClusterView { map, me, closed, paused, moves, shard, is_primary, is_up, address, served, states }
     }
 
     /// Whether this node serves the keys of a slot, without any further condition.
@@ -108,10 +134,41 @@ impl ClusterView {
         self.map.shard(*other).and_then(|shard| shard.primary)
     }
 
+    /// Whether this node, as the primary of its shard, gets the slots of a move between these epochs.
+    pub(crate) fn imports(
+        &self,
+        id: MigrationId,
+        source_epoch: u64,
+        target_epoch: u64,
+    ) -> Option<&SlotRanges> {
+        let epoch = self.map.shard(self.shard).map(|own| own.epoch);
+        let wanted = (self.shard, source_epoch, target_epoch);
+        let found = self.moves.get(&id)?;
+        let is_wanted = (found.target, found.source_epoch, found.target_epoch) == wanted;
+        (is_wanted && self.is_primary && epoch == Some(target_epoch)).then_some(&found.slots)
+    }
+
+    /// Returns the slots that this node's shard gets by moves.
+    pub(crate) fn arriving(&self) -> SlotRanges {
+        arriving(&self.moves, self.shard)
+    }
+
+    /// Returns the slots of which this shard may have keys that nobody needs.
+    pub(crate) fn leftover(&self) -> SlotRanges {
+        let Some(own) = self.map.shard(self.shard) else { return SlotRanges::default() };
+        own.leftover.minus(&own.slots).minus(&self.arriving())
+    }
+
     /// Returns the address of a node; of this node, as its settings say.
     pub(crate) fn address_of(&self, id: NodeId) -> Option<&Address> {
         if id == self.me { Some(&self.address) } else { self.map.node(id).map(|node| &node.address) }
     }
+}
+
+/// Returns the slots that a shard gets by moves.
+pub(super) fn arriving(moves: &Moves, shard: ShardId) -> SlotRanges {
+    let arriving = moves.values().filter(|found| found.target == shard);
+    arriving.fold(SlotRanges::default(), |all, found| all.union(&found.slots))
 }
 
 /// Whether the primary of a shard is there, or a replica that is about to take its place: the other shards go
@@ -168,8 +225,6 @@ fn own_address(in_map: Option<&Address>, settings: &Settings) -> Address {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use evenkeel_cluster::{Node, SlotRanges};
 
     use super::*;

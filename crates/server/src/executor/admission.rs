@@ -66,7 +66,11 @@ impl Executor {
         if let Some(view) = &self.cluster
             && (self.is_fenced || !request.key.is_some_and(|(_, place)| view.serves(place.slot())))
         {
-            moving = self.route(view, session, (row, &request.args))?;
+            match self.route(view, session, (row, &request.args))? {
+                Route::Here => {}
+                Route::IfPresent(slot) => moving = Some(slot),
+                Route::Later => return Ok(Admitted::Paused),
+            }
         }
         if session.redirects
             && let Some(error) = self.redirection(session, row, &request.args)
@@ -143,30 +147,25 @@ impl Executor {
         })
     }
 
-    /// Checks whether this node serves a command. Returns the slot whose keys have to be here, if the slot is
-    /// being moved.
+    /// Checks whether this node serves a command.
     #[inline(never)]
     fn route(
         &self,
         view: &ClusterView,
         session: &Session,
         (row, args): (&Spec, &Args<'_>),
-    ) -> Result<Option<u16>, Error> {
+    ) -> Result<Route, Error> {
         if session.replays {
-            return Ok(None);
+            return Ok(Route::Here);
         }
         if routing::has_no_slot(row) {
             let is_refused = self.is_fenced && view.is_primary && row.flags.has(Flags::WRITE);
-            return if is_refused { Err(routing::down()) } else { Ok(None) };
+            return if is_refused { Err(routing::down()) } else { Ok(Route::Here) };
         }
         let flags = declared::flags_of_call(row, args, &self.server.scripts);
         let writes = has((row, flags), session, Flags::WRITE);
-        match (Asker { view, settings: &self.settings, session, is_fenced: self.is_fenced })
-            .route(row, args, writes)?
-        {
-            Route::Here => Ok(None),
-            Route::IfPresent(slot) => Ok(Some(slot)),
-        }
+        (Asker { view, settings: &self.settings, session, is_fenced: self.is_fenced })
+            .route(row, args, writes)
     }
 
     /// Returns the error of a malformed command, or tells a client that has to authenticate first nothing

@@ -43,6 +43,10 @@ impl Waits {
 impl Worker {
     /// Suspends a connection whose command waits. Bytes that arrive meanwhile stay in the kernel.
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
+        if let Some(lane) = connection.session.lane.take() {
+            self.vacate(token, &connection);
+            return self.server.replication.accept_lane(connection.into_arrival(), *lane);
+        }
         if connection.session.replica_hello.as_ref().is_some_and(|replica_hello| replica_hello.asks.is_some())
         {
             self.vacate(token, &connection);

@@ -70,7 +70,7 @@ impl SlotGuard<'_> {
                 break;
             }
             let now = self.keyspace().coarse_now(self.ctx.now_ms);
-            if database.slots[slot].due() > now {
+            if database.slots[slot].due() > now || self.keyspace().spared.has(slot) {
                 at = slot + 1;
                 continue;
             }
@@ -207,7 +207,8 @@ impl SlotGuard<'_> {
         self.log_removal(place, word.entry().key(), Cause::Expired);
     }
 
-    fn take_out(&mut self, place: Place, expired: &[Word]) {
+    /// Takes entries out of their tables; they were seen in the slot under the lock that is still held.
+    pub(crate) fn take_out(&mut self, place: Place, expired: &[Word]) {
         let slot = self.slot_of_place(place);
         for word in prefetching(expired) {
             let hash = self.keyspace().hasher.hash(word.entry().key());

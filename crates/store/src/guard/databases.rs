@@ -1,5 +1,7 @@
 //! Changes of whole databases; nearly all of them need everything held.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::SlotGuard;
 use crate::guard::context::add;
 use crate::keyspace::Flushed;
@@ -23,6 +25,7 @@ impl SlotGuard<'_> {
         if self.keyspace.is_empty(self.ctx, db) {
             return None; // and an empty database need not be made again
         }
+        self.keyspace.flushes.fetch_add(1, Relaxed);
         self.keyspace.flush(db, self.ctx)
     }
 
@@ -30,6 +33,7 @@ impl SlotGuard<'_> {
     pub fn swap(&mut self, a: usize, b: usize) {
         assert!(self.holds_all(), "swapping needs everything");
         add(&self.ctx.tally.dirty, 1);
+        self.keyspace.flushes.fetch_add(1, Relaxed);
         self.keyspace.swap(a, b, self.ctx);
     }
 

@@ -5,6 +5,7 @@
 //! is a bug of the caller and panics: a command reaches only the keys that it declared.
 
 pub mod ahead;
+mod clear;
 mod collections;
 pub(crate) mod context;
 mod databases;

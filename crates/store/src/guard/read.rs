@@ -3,20 +3,26 @@
 use super::SlotGuard;
 use crate::guard::context::{Access, add};
 use crate::guard::logging::Cause;
-use crate::key::Key;
+use crate::key::{Key, Place};
 use crate::notify::events::What;
 use crate::table::access;
 use crate::table::entry::{EntryPtr, View};
 use crate::table::slot::KeyPosition;
 
 impl SlotGuard<'_> {
+    /// Returns true if expired keys of this slot are hidden instead of removed.
+    #[inline]
+    pub(crate) fn keeps_expired(&self, place: Place) -> bool {
+        self.ctx.keeps_expired() || self.keyspace.spared.has(place.slot())
+    }
+
     /// The key's entry, unless it has expired. An expired entry is removed if the context may do so.
     #[inline]
     pub(super) fn live(&mut self, key: &Key<'_>) -> Option<KeyPosition> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
         match found.entry().deadline() {
             Some(deadline) if deadline <= self.ctx.now_ms => {
-                self.expire(key, found, self.ctx.keeps_expired())
+                self.expire(key, found, self.keeps_expired(key.place))
             }
             _ => Some(found),
         }

@@ -101,7 +101,7 @@ impl SlotGuard<'_> {
                     _ => f(View::new(entry)),
                 }
             }
-            if !self.ctx.keeps_expired() {
+            if !self.keeps_expired(place) {
                 self.remove_expired(place, &expired);
             }
             (prefix, tag) = if until < TAGS { (prefix, until) } else { (next_prefix, 0) };

@@ -65,8 +65,9 @@ pub use self::buffer::{JournalBuffer, KEPT_PART, Page, Record, select};
 pub use self::lent::{LentRegion, RequestBytes, SentCommand};
 pub use self::reader::Reader;
 
-/// Maximum number of readers at once: the append-only file, replicas, a backup, and further ones in tests.
-pub const READERS_MAX: usize = 4;
+/// Maximum number of readers at once: the append-only file, replicas, a backup, a move of slots, and further
+/// ones in tests.
+pub const READERS_MAX: usize = 5;
 
 /// A queue keeps pages of at most this many bytes for reuse; larger pages are freed.
 const SPARE_LEN_MAX: usize = 256 * 1024;

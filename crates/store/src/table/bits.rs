@@ -5,15 +5,24 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::SLOTS;
-
-const WORDS: usize = SLOTS / 64;
+use crate::slot_set::{SlotSet, WORDS};
 
 pub(crate) struct SlotBits([AtomicU64; WORDS]);
+
+impl Default for SlotBits {
+    fn default() -> SlotBits {
+        SlotBits::new()
+    }
+}
 
 impl SlotBits {
     pub(crate) fn new() -> SlotBits {
         SlotBits([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Takes the bits of a set, a word at a time.
+    pub(crate) fn set_all(&self, set: &SlotSet) {
+        self.0.iter().zip(set.0.iter()).for_each(|(bits, word)| bits.store(*word, Relaxed));
     }
 
     pub(crate) fn set(&self, slot: usize) {
@@ -61,6 +70,7 @@ impl SlotBits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SLOTS;
 
     #[test]
     fn next_finds_every_bit() {

@@ -5,6 +5,7 @@
 mod ahead;
 mod apart;
 mod arrays;
+mod clearing;
 mod collections;
 mod compaction;
 mod eviction;

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_store::evict::{Order, Policy, Pool};
+use evenkeel_store::key::slot_of;
 use evenkeel_store::rope::{CHUNK, FLAT_MAX};
 use evenkeel_store::snapshot::{Sink, Walk};
-use evenkeel_store::{Expire, SLOTS, ThreadContext, View};
+use evenkeel_store::{Expire, SLOTS, SlotSet, ThreadContext, View};
 use evenkeel_testkit::Random;
 
 use crate::compaction::Compactor;
@@ -339,9 +340,15 @@ impl Model {
         }
         // Some snapshots are lost because of a low limit for their waiting data.
         let waiting_max = if self.random.chance(25) { self.random.below(300) } else { usize::MAX };
-        let walk = self.world.all(|guard| guard.begin_snapshot(waiting_max));
+        // And some are of a part of the slots.
+        let is_whole = self.random.chance(50);
+        let chosen = |_: &u16| is_whole || self.random.chance(50);
+        let slots: SlotSet = (0..SLOTS as u16).filter(chosen).collect();
+        let walk = self.world.all(|guard| guard.begin_snapshot_of(&slots, waiting_max));
         let got = Got(vec![BTreeMap::new(); DATABASES]);
-        self.snapshot = Some(Snapshot { walk, expected: self.databases.clone(), got, waiting_max });
+        let mut expected = self.databases.clone();
+        expected.iter_mut().for_each(|db| db.retain(|key, _| slots.contains(slot_of(key).into())));
+        self.snapshot = Some(Snapshot { walk, expected, got, waiting_max });
     }
 
     /// Some steps of the walk, or its end.

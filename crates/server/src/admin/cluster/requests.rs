@@ -25,7 +25,7 @@ fn change(call: &mut ServerCall<'_, '_>, request: MapRequest) -> Done {
     call.offload_io(Work::waits_for_disk(move || server.change_map(&request).map_err(failed)))
 }
 
-fn may_change(call: &ServerCall<'_, '_>) -> Result<(), Error> {
+pub(super) fn may_change(call: &ServerCall<'_, '_>) -> Result<(), Error> {
     view(call)?;
     if call.base.mode != Mode::Direct {
         return Err(Error::text("ERR the map of the cluster is not changed in a transaction or a script"));
@@ -33,21 +33,12 @@ fn may_change(call: &ServerCall<'_, '_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn failed(reason: String) -> Error {
+pub(super) fn failed(reason: String) -> Error {
     Error::text(format!("ERR {reason}"))
 }
 
-/// The error for a subcommand that needs a map which several nodes share.
-fn needs_store(call: &ServerCall<'_, '_>) -> Error {
-    let name = evenkeel_command::table::table().row(call.base.id).name.replace('|', " ");
-    match shared(call) {
-        Ok(()) => Error::text(format!("ERR {name} does not exist yet")),
-        Err(error) => error,
-    }
-}
-
 /// Checks that several nodes share the map.
-fn shared(call: &ServerCall<'_, '_>) -> Result<(), Error> {
+pub(super) fn shared(call: &ServerCall<'_, '_>) -> Result<(), Error> {
     if call.server.cluster.as_ref().is_some_and(|cluster| cluster.is_shared()) {
         return Ok(());
     }
@@ -311,24 +302,5 @@ pub(super) fn fail_over(call: &mut ServerCall<'_, '_>) -> Done {
     let cluster = call.server.cluster.as_ref().ok_or_else(disabled)?;
     cluster.fail_over(mode).map_err(failed)?;
     call.base.reply.ok();
-    Ok(Flow::Replied)
-}
-
-/// CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE node-id [...]
-pub(super) fn migrate_slots(call: &mut ServerCall<'_, '_>) -> Done {
-    view(call)?;
-    Err(needs_store(call))
-}
-
-/// CLUSTER CANCELSLOTMIGRATIONS
-pub(super) fn cancel_migrations(call: &mut ServerCall<'_, '_>) -> Done {
-    view(call)?;
-    Err(Error::text("ERR No migrations ongoing"))
-}
-
-/// CLUSTER GETSLOTMIGRATIONS
-pub(super) fn migrations(call: &mut ServerCall<'_, '_>) -> Done {
-    view(call)?;
-    call.base.reply.array(0);
     Ok(Flow::Replied)
 }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ pub(in crate::cluster) fn start(server: &Arc<Server>, identity: Identity) -> Res
             last_number: 0,
             answers: Default::default(),
             has_ended: false,
+            moves: Default::default(),
         }
         .into(),
         changed: Default::default(),
@@ -110,6 +112,8 @@ struct Run {
     registration: Registration,
     next_settling: u64,
     next_look: u64,
+    /// A thread removes keys that a move has left.
+    is_clearing: Arc<AtomicBool>,
 }
 
 /// The node's entry in the map.
@@ -143,6 +147,7 @@ impl Run {
             registration: Registration::default(),
             next_settling: 0,
             next_look: 0,
+            is_clearing: Arc::default(),
         }
     }
 
@@ -160,6 +165,7 @@ impl Run {
             self.end_pause();
             self.register();
             self.settle();
+            self.agent.clear_leftover(&self.server, &self.is_clearing);
         }
     }
 
@@ -187,6 +193,11 @@ impl Run {
                 self.move_fence();
                 self.end_pause();
                 self.require();
+                self.agent.close_copies(&self.server);
+            }
+            Message::Move(id, epoch, news) => {
+                let event = self.agent.take_news(&self.server, id, news);
+                self.decide(Event::Move { id, epoch, event });
             }
             Message::DataReset { incarnation, done } => {
                 self.identity.incarnation = incarnation;
@@ -262,7 +273,12 @@ impl Run {
         self.agent.change(|state| {
             state.snapshot = view.clone();
             state.open_if_settled();
+            if let Some(entry) = view.nodes.get(&self.identity.me) {
+                state.moves.follow(&view, entry.value.shard);
+            }
         });
+        let is_known = |id: &str| view.migrations.keys().any(|known| known.to_string() == id);
+        self.server.replication.moves.imports.retain(is_known);
         self.decide(Event::View(view));
     }
 
@@ -386,7 +402,7 @@ impl Run {
             }
             Action::Log(line) => log::info!("{line}"),
             Action::Exit => self.agent.change(|state| state.has_ended = true),
-            Action::Move(..) => {}
+            Action::Move(id, action) => self.agent.act_on_move(&self.server, id, action),
         }
         None
     }

@@ -6,6 +6,7 @@
 //! | `publisher.rs` | the thread `cluster-map`: makes maps of the store the server's map |
 //! | `data_path.rs` | the role of this node in replication, and the acknowledgements of replicas |
 //! | `operator.rs` | requests of operators as transactions |
+//! | `moves.rs` | moves of slots |
 //! | `connect.rs` | the store that the settings name |
 //!
 //! Publishing waits for the commands that run, which may be long. So it has a thread of its own: renewals of
@@ -14,6 +15,7 @@
 mod agent;
 mod connect;
 mod data_path;
+mod moves;
 mod operator;
 mod publisher;
 
@@ -23,13 +25,18 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use evenkeel_cluster::store::{Request, Store, StoreEvent};
-use evenkeel_cluster::{Address, Event, Guard, NodeId, Outcome, ShardId, SlotRanges, Snapshot, Transaction};
+use evenkeel_cluster::{
+    Address, Event, Guard, MigrationId, NodeId, Outcome, ShardId, SlotRanges, Snapshot, Transaction,
+};
+use evenkeel_replication::moves::News;
 use parking_lot::{Condvar, Mutex};
 
 use data_path::Stance;
+use moves::MoveLog;
 
 pub(super) use agent::start;
 pub(super) use connect::check;
+pub(crate) use moves::{MoveInfo, MoveState};
 pub(super) use operator::change;
 
 /// The first number of transactions that are not the decider's.
@@ -55,6 +62,8 @@ enum Message {
         incarnation: u64,
         done: Sender<()>,
     },
+    /// A copy of slots to a target of this epoch has reached a stage.
+    Move(MigrationId, u64, News),
     /// The process does not end after all.
     Stay,
 }
@@ -81,12 +90,16 @@ struct State {
     answers: BTreeMap<u64, Option<Outcome>>,
     /// The process has given its lease back.
     has_ended: bool,
+    moves: MoveLog,
 }
 
 /// See [`State::closed`].
 #[derive(Default)]
 struct Closed {
+    /// Those that an operator gives away: their clients get an error.
     slots: SlotRanges,
+    /// Those of moves that are about to end: their clients wait.
+    of_moves: BTreeMap<MigrationId, SlotRanges>,
     version: u64,
     /// The slots open again when this shard is not any more as it was at this revision: a transaction may
     /// yet be made until then.
@@ -97,6 +110,20 @@ impl Closed {
     fn set(&mut self, slots: SlotRanges) {
         (self.slots, self.until_changed) = (slots, None);
         self.version += 1;
+    }
+
+    fn close_for(&mut self, id: MigrationId, slots: SlotRanges) {
+        self.of_moves.insert(id, slots);
+        self.version += 1;
+    }
+
+    fn open_for(&mut self, id: MigrationId) {
+        self.version += u64::from(self.of_moves.remove(&id).is_some());
+    }
+
+    /// The slots of all moves.
+    fn paused(&self) -> SlotRanges {
+        self.of_moves.values().fold(SlotRanges::default(), |all, slots| all.union(slots))
     }
 }
 

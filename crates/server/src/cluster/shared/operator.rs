@@ -81,6 +81,8 @@ fn operation(cluster: &Cluster, request: &MapRequest) -> Result<Operation, Strin
             let shard = ShardId::new(super::super::random_id());
             Operation::Reset { shard, incarnation: cluster.incarnation() }
         }
+        MapRequest::Move(id, slots, target) => Operation::Move { id, slots, target },
+        MapRequest::CancelMove(id) => Operation::CancelMove(id),
         MapRequest::Save | MapRequest::Meet { .. } => return Err("not a change of the map".into()),
     })
 }
@@ -191,6 +193,14 @@ fn commit(agent: &Agent, operation: &Operation) -> Result<(), Failure> {
             }
         }
     }
+}
+
+/// Makes an operation of the node itself.
+///
+/// # Errors
+/// The reason why it was not made.
+pub(super) fn commit_quietly(agent: &Agent, operation: &Operation) -> Result<(), String> {
+    commit(agent, operation).map_err(|failure| failure.reason)
 }
 
 /// Waits until a transaction without an answer was made, or never will be, since a shard is not any more as
