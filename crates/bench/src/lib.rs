@@ -138,6 +138,13 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// Time of a move of slots to another node, and its impact on clients
+    Migration {
+        #[command(flatten)]
+        args: experiments::MigrationArgs,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Impact of a frozen disk under an append-only file on clients; needs root
     FrozenDisk(Options),
     /// Cost of replicas for their primary, and their lag
@@ -245,6 +252,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Verb::Aof(options) => run(&options, experiments::aof),
         Verb::Upgrade { args, options } => run(&options, |session| experiments::upgrade(session, &args)),
         Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
+        Verb::Migration { args, options } => run(&options, |session| experiments::migration(session, &args)),
         Verb::Failover { args, options } => run(&options, |session| experiments::failover(session, &args)),
         Verb::FrozenDisk(options) => run(&options, experiments::frozen_disk),
         Verb::Replica(options) => run(&options, experiments::replica),

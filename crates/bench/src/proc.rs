@@ -89,6 +89,12 @@ pub(crate) fn proportional_bytes(pid: u32) -> u64 {
     field(&text, "Pss:").map_or(0, |kb| kb * 1024)
 }
 
+/// Bytes of a process and of all its descendants; memory that they share counts once.
+pub(crate) fn proportional_bytes_of_family(pid: u32) -> u64 {
+    let own = proportional_bytes(pid);
+    own + children(pid).into_iter().map(proportional_bytes_of_family).sum::<u64>()
+}
+
 /// Measures process `pid`.
 pub(crate) fn usage(pid: u32) -> Result<Usage> {
     let read = |file: &str| {

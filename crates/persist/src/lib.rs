@@ -14,7 +14,7 @@ pub mod end;
 mod jobs;
 pub mod load;
 pub mod lock;
-mod pace;
+pub mod pace;
 pub mod passed_over;
 pub mod position;
 pub mod progress_bar;

@@ -150,10 +150,12 @@ fn rest(worked: Duration, late: Duration, share: f64, owed: Duration) -> (Durati
 ///
 /// Lasts as long as the value: the thread may have other work afterwards, and threads that it starts inherit
 /// its attributes.
-pub(super) struct GivesWay(Option<libc::sched_attr>);
+pub struct GivesWay(Option<libc::sched_attr>);
 
 impl GivesWay {
-    pub(super) fn new() -> GivesWay {
+    /// For this thread.
+    #[expect(clippy::new_without_default, reason = "the value has an effect")]
+    pub fn new() -> GivesWay {
         let before = sandbox::permits(Call::SchedSetattr).then(attributes).flatten();
         if let Some(before) = before {
             set_attributes(libc::sched_attr { sched_runtime: SLICE.as_nanos() as u64, ..before });

@@ -158,7 +158,7 @@ fn hand_over(lane: &Lane) -> Result<Upgraded> {
         let watching = scope.spawn(move || -> Result<u64> {
             let mut peak = 0;
             while !is_done.load(Relaxed) {
-                peak = peak.max(memory_of_family(keeper));
+                peak = peak.max(proc::proportional_bytes_of_family(keeper));
                 interrupt::sleep(POLL_INTERVAL)?;
             }
             Ok(peak)
@@ -186,10 +186,4 @@ fn served_by(lane: &Lane) -> Result<u32> {
     let info = ask(lane.server.address, &["INFO", "server"])?;
     let pid = info.lines().find_map(|line| line.strip_prefix("process_id:"));
     pid.and_then(|pid| pid.trim().parse().ok()).context("INFO names no process")
-}
-
-/// Bytes of a process and of all its descendants; memory that they share counts once.
-fn memory_of_family(pid: u32) -> u64 {
-    let own = proc::proportional_bytes(pid);
-    own + proc::children(pid).into_iter().map(memory_of_family).sum::<u64>()
 }

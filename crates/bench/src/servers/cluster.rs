@@ -16,6 +16,9 @@ use crate::{interrupt, sys};
 /// The slots of the shards.
 const SLOTS: [[&str; 2]; 3] = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
 
+/// The lease, or Valkey's `cluster-node-timeout`, where it does not matter.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(3);
+
 /// The longest wait until a new cluster, or a node that comes back, is ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -27,9 +30,43 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
+    /// Starts two primaries without replicas. The first has all slots.
+    pub(crate) fn pair(program: &ServerProgram) -> Result<Cluster> {
+        let (store, more) = Cluster::settings(program, DEFAULT_PATIENCE)?;
+        let launch = Launch { threads: 1, more, ..Launch::default() };
+        let nodes = (0..2).map(|_| Server::start(program, &launch)).collect::<Result<Vec<Server>>>()?;
+        let cluster = Cluster { nodes, _store: store };
+        cluster.until_ok(0, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])?;
+        if program.kind == ServerKind::Valkey {
+            cluster.until_ok(0, &["CLUSTER", "SET-CONFIG-EPOCH", "1"])?;
+            cluster.until_ok(1, &["CLUSTER", "SET-CONFIG-EPOCH", "2"])?;
+        }
+        let port = cluster.nodes[0].address.port().to_string();
+        cluster.until_ok(1, &["CLUSTER", "MEET", "127.0.0.1", &port])?;
+        let knows_all = |node: &Server| {
+            let ask = |what| ask(node.address, &["CLUSTER", what]).unwrap_or_default();
+            ask("INFO").contains("cluster_state:ok") && ask("NODES").matches('@').count() == 2
+        };
+        wait(|| cluster.nodes.iter().all(knows_all)).context("the nodes do not know each other")?;
+        Ok(cluster)
+    }
+
     /// Starts the nodes. `patience`: the time after which the cluster gives a node up, which is the lease, or
     /// Valkey's `cluster-node-timeout`.
     pub(crate) fn start(program: &ServerProgram, patience: Duration) -> Result<Cluster> {
+        let (store, more) = Cluster::settings(program, patience)?;
+        let launch = Launch { threads: 1, more, ..Launch::default() };
+        let nodes = (0..6).map(|_| Server::start(program, &launch)).collect::<Result<Vec<Server>>>()?;
+        let cluster = Cluster { nodes, _store: store };
+        cluster.form()?;
+        Ok(cluster)
+    }
+
+    /// The arguments of each node, and the store that they share.
+    fn settings(
+        program: &ServerProgram,
+        patience: Duration,
+    ) -> Result<(Option<Etcd>, &'static [&'static str])> {
         let (store, more) = match program.kind {
             ServerKind::Evenkeel => {
                 let store = Etcd::start()?;
@@ -40,19 +77,19 @@ impl Cluster {
                 )
             }
             ServerKind::Valkey => {
-                (None, vec!["--cluster-node-timeout".into(), patience.as_millis().to_string()])
+                let timeout = ["--cluster-node-timeout".into(), patience.as_millis().to_string()];
+                // A primary that has given its last slot away would become a replica.
+                let stays = ["--cluster-allow-replica-migration".into(), "no".into()];
+                (None, [timeout, stays].concat())
             }
             other => bail!("{} has no cluster mode here", other.name()),
         };
-        let all = ["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"];
+        let all =
+            ["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
         // A launch lives as long as the program.
         let more: Vec<&'static str> =
             all.into_iter().chain(more.into_iter().map(|word: String| &*word.leak())).collect();
-        let launch = Launch { threads: 1, more: more.leak(), ..Launch::default() };
-        let nodes = (0..6).map(|_| Server::start(program, &launch)).collect::<Result<Vec<Server>>>()?;
-        let cluster = Cluster { nodes, _store: store };
-        cluster.form()?;
-        Ok(cluster)
+        Ok((store, more.leak()))
     }
 
     fn form(&self) -> Result<()> {

@@ -24,6 +24,7 @@ use evenkeel_command::reply::Reply;
 use evenkeel_config::{Fsync, WriteAcks};
 use evenkeel_net as net;
 use evenkeel_net::poll::await_events;
+use evenkeel_persist::pace::GivesWay;
 use evenkeel_runtime::{clock, threads};
 use evenkeel_store::{SlotSet, ThreadContext};
 use parking_lot::Mutex;
@@ -198,6 +199,7 @@ impl Replication {
         let spawned = threads::named("slot-clear").spawn(move || {
             let _host = host;
             evenkeel_store::memory::register_thread();
+            let _gives_way = GivesWay::new();
             let (keyspace, imports) = (&on_thread.core.keyspace, &on_thread.moves.imports);
             let Some(mut context) = of_thread.lock().take() else { return };
             // Batches that have passed their checks end first.
@@ -225,6 +227,7 @@ impl Replication {
         let spawned = threads::named("slot-import").spawn(move || {
             let _host = host;
             evenkeel_store::memory::register_thread();
+            let _gives_way = GivesWay::new();
             let Some(context) = on_thread.moves.imports.context(&on_thread) else {
                 return on_thread.hub.clients.remove(id);
             };

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use evenkeel_config::Settings;
+use evenkeel_persist::pace::GivesWay;
 use evenkeel_persist::position::Position;
 use evenkeel_persist::recorder::{Commands, Form, Sizes, Taken};
 use evenkeel_persist::{PersistJob, rewrite, snapshot};
@@ -291,6 +292,7 @@ fn spawn_all(
         let (pipe, queue) = (copy.pipes[lane].clone(), copy.queues[lane].clone());
         threads.push(threads::named("slot-move-lane").spawn(move || {
             evenkeel_store::memory::register_thread();
+            let _gives_way = GivesWay::new();
             let mut lane = Lane::new(connection, pipe, queue);
             let is_over = || of_thread.is_over() || on_thread.core.stopping.load(Acquire);
             let ran = catch_unwind(AssertUnwindSafe(|| lane.run(&on_thread, &is_over)));

@@ -17,6 +17,7 @@ use evenkeel_cluster::{
 use evenkeel_replication::link::Target;
 use evenkeel_replication::moves::{CopyOrder, News};
 use evenkeel_runtime::clock;
+use parking_lot::Mutex;
 
 use super::{Agent, Message, operator};
 use crate::server::Server;
@@ -292,10 +293,16 @@ impl Agent {
         let (agent, on_thread, done) = (self.clone(), server.clone(), is_clearing.clone());
         let (slots, of_thread) = (leftover.iter().collect(), server.clone());
         let wanted = leftover.clone();
+        // A view is judged once.
+        let judged = Mutex::new((view, true));
         let may_go_on = move || {
-            let view = of_thread.cluster.as_ref().map(|cluster| cluster.view());
-            view.is_some_and(|view| view.is_primary && view.leftover().includes(&wanted))
-                && !of_thread.is_fenced()
+            let Some(view) = of_thread.cluster.as_ref().map(|cluster| cluster.view()) else { return false };
+            let mut judged = judged.lock();
+            if !Arc::ptr_eq(&judged.0, &view) {
+                let is_wanted = view.is_primary && view.leftover().includes(&wanted);
+                *judged = (view, is_wanted);
+            }
+            judged.1 && !of_thread.is_fenced()
         };
         let begun = server.replication.clear_slots(slots, may_go_on, move |is_clear| {
             if is_clear {
