@@ -1,6 +1,5 @@
 //! Sets of slots, as ranges.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -41,12 +40,35 @@ impl SlotRanges {
 
     /// The slots of both sets.
     pub fn union(&self, other: &SlotRanges) -> SlotRanges {
-        self.iter().chain(other.iter()).collect::<BTreeSet<u16>>().into_iter().collect()
+        let mut all: Vec<(u16, u16)> = self.0.iter().chain(&other.0).copied().collect();
+        all.sort_unstable();
+        let mut joined: Vec<(u16, u16)> = Vec::new();
+        for (first, last) in all {
+            match joined.last_mut() {
+                Some((_, end)) if first <= *end + 1 => *end = last.max(*end),
+                _ => joined.push((first, last)),
+            }
+        }
+        SlotRanges(joined)
     }
 
     /// The slots of this set that the other does not have.
     pub fn minus(&self, other: &SlotRanges) -> SlotRanges {
-        self.iter().filter(|slot| !other.contains(*slot)).collect()
+        let mut left = Vec::new();
+        for (first, last) in self.0.iter().copied() {
+            let mut from = first;
+            let behind = other.0.partition_point(|(_, end)| *end < first);
+            for (start, end) in other.0[behind..].iter().take_while(|(start, _)| *start <= last) {
+                if *start > from {
+                    left.push((from, start - 1));
+                }
+                from = end + 1;
+            }
+            if from <= last {
+                left.push((from, last));
+            }
+        }
+        SlotRanges(left)
     }
 
     /// Whether the sets have a slot in common.
@@ -143,6 +165,20 @@ mod tests {
         let (low, high): (SlotRanges, SlotRanges) = ((0..=9).collect(), (5..=20).collect());
         assert_eq!(low.union(&high), (0..=20).collect());
         assert_eq!(low.minus(&high), (0..=4).collect());
+        // All small sets, and those at the end, against sets of single slots.
+        let sets = |base: u16| {
+            (0..256u16)
+                .map(move |bits| (0..8).filter(|bit| bits >> bit & 1 == 1).map(|bit| base + bit).collect())
+        };
+        let plain = |set: &SlotRanges| set.iter().collect::<std::collections::BTreeSet<u16>>();
+        for base in [0, 16_376] {
+            let all: Vec<SlotRanges> = sets(base).collect();
+            for (one, other) in all.iter().flat_map(|one| all.iter().map(move |other| (one, other))) {
+                let union: SlotRanges = plain(one).union(&plain(other)).copied().collect();
+                let minus: SlotRanges = plain(one).difference(&plain(other)).copied().collect();
+                assert_eq!((one.union(other), one.minus(other)), (union, minus), "{one:?} {other:?}");
+            }
+        }
         assert!(low.meets(&high) && !low.includes(&high));
         assert!(low.includes(&[1, 2, 9].into_iter().collect()) && !low.meets(&(10..=11).collect()));
     }

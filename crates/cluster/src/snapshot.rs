@@ -45,6 +45,13 @@ pub struct Migration {
     pub restarts: u32,
 }
 
+impl Migration {
+    /// Whether the slots come to this shard, between these epochs.
+    pub fn comes_to(&self, shard: ShardId, source_epoch: u64, target_epoch: u64) -> bool {
+        (self.target, self.source_epoch, self.target_epoch) == (shard, source_epoch, target_epoch)
+    }
+}
+
 /// A value of the store with the revision of its last change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Versioned<T> {

@@ -1,4 +1,4 @@
-//! The pace of a snapshot.
+//! The pace of a snapshot, and of other work that clients should not feel.
 //!
 //! The snapshot thread competes for cores with the serving threads, and a client feels each of its time
 //! slices as a whole. So it works in short pieces and sleeps in between, long enough to use no more than the
@@ -66,8 +66,8 @@ pub(super) fn key_delay(setting: i32) -> f64 {
     if setting < 0.0 { 1e-6 / -setting } else { setting * 1e-6 }
 }
 
-/// Decides when the snapshot thread sleeps, and for how long.
-pub(super) struct Pace {
+/// Decides when a thread sleeps, and for how long.
+pub struct Pace {
     since: Instant,
     limit: Limit,
     /// The start of this piece of work, and the CPU time of this thread by then.
@@ -88,7 +88,9 @@ struct Limit {
 }
 
 impl Pace {
-    pub(super) fn new() -> Pace {
+    /// For this thread, from now on.
+    #[expect(clippy::new_without_default, reason = "the value belongs to a thread and a moment")]
+    pub fn new() -> Pace {
         let now = Instant::now();
         Pace {
             since: now,
@@ -116,6 +118,14 @@ impl Pace {
         (due, self.owed) = rest(worked, late, share, self.owed);
         self.began = now + due;
         (!due.is_zero()).then_some(due)
+    }
+
+    /// Sleeps for the rest that is due by now. To be called after each short piece of work, with no lock and
+    /// outside the gate. The share of a core is at least `share_min`; at 1 there is no rest.
+    pub fn rest(&mut self, share_min: f64) {
+        if let Some(due) = self.sleep_due(Instant::now(), share_min) {
+            thread::sleep(due);
+        }
     }
 
     /// Whether more has been written than a limit in MB/s (0: none) and a delay for each key, for tests,

@@ -43,13 +43,10 @@ impl Decider {
     /// its view does not have the move: a record that comes late, of a move that was cancelled, must not undo
     /// a later move of the same slots.
     pub fn accepts_copy(&self, id: MigrationId, source_epoch: u64, epoch: u64) -> bool {
-        let own = self.own_shard().map(|(own, _)| own);
-        let entry = self.view.migrations.get(&id);
-        let is_target = entry.is_some_and(|entry| {
-            Some(entry.value.target) == own
-                && (entry.value.source_epoch, entry.value.target_epoch) == (source_epoch, epoch)
-        });
-        self.leads() == Some(epoch) && is_target
+        let (Some((own, _)), Some(entry)) = (self.own_shard(), self.view.migrations.get(&id)) else {
+            return false;
+        };
+        self.leads() == Some(epoch) && entry.value.comes_to(own, source_epoch, epoch)
     }
 
     pub(super) fn move_event(&mut self, id: MigrationId, epoch: u64, event: MoveEvent) {

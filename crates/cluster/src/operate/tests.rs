@@ -146,3 +146,36 @@ fn moves_begin_and_are_cancelled() {
     run(&mut view, 2, Operation::CancelMove(id)).expect("it is there");
     assert!(refusal(&mut view, 2, Operation::CancelMove(id)).contains("no migration"));
 }
+
+#[test]
+fn a_target_asks_for_slots_of_one_source() {
+    let mut view = cluster();
+    let id = MigrationId::new([7; 20]);
+    let ask = |range, target| Operation::Move { id, slots: slots(range), target: node(target) };
+    assert_eq!(refusal(&mut view, 3, ask(90..=110, 3)), "ERR slots belong to different source nodes");
+    assert_eq!(refusal(&mut view, 3, ask(0..=9, 2)), "ERR I'm not the owner of hash slot 0");
+    assert_eq!(refusal(&mut view, 3, ask(500..=500, 3)), "ERR I'm not the owner of hash slot 500");
+    assert_eq!(refusal(&mut view, 1, ask(0..=9, 1)), "ERR These slots cannot be moved there");
+    run(&mut view, 3, ask(0..=9, 3)).expect("slots of one shard");
+    let begun = &view.migrations[&id].value;
+    assert_eq!((begun.source, begun.target), (shard(1), shard(3)));
+}
+
+/// A slot whose keys are still being removed is nobody's next.
+#[test]
+fn leftover_keys_keep_a_slot_from_being_assigned() {
+    let mut view = cluster();
+    let id = MigrationId::new([7; 20]);
+    run(&mut view, 1, Operation::Move { id, slots: slots(0..=9), target: node(3) }).expect("its own slots");
+    run(&mut view, 1, Operation::CancelMove(id)).expect("it is there");
+    assert_eq!(view.shards[&shard(3)].value.leftover, slots(0..=9));
+    run(&mut view, 1, Operation::DelSlots(slots(5..=5))).expect("its own slot");
+    let still = "are still being removed";
+    assert!(refusal(&mut view, 3, Operation::AddSlots(slots(5..=5))).contains(still));
+    assert!(refusal(&mut view, 3, Operation::Importing { slot: 4, node: node(1) }).contains(still));
+    assert!(refusal(&mut view, 1, Operation::Assign { slot: 4, node: node(3) }).contains(still));
+    assert!(refusal(&mut view, 9, Operation::Cleared(slots(0..=9))).contains("Unknown node"));
+    run(&mut view, 3, Operation::Cleared(slots(0..=9))).expect("a primary");
+    assert!(view.shards[&shard(3)].value.leftover.is_empty());
+    run(&mut view, 3, Operation::AddSlots(slots(5..=5))).expect("the slot is free");
+}

@@ -97,13 +97,19 @@ fn ok(client: &mut Client, line: &str) {
 
 /// Stops a process with SIGSTOP.
 #[track_caller]
-fn freeze(server: &Server) {
+/// Stops a server, and waits until all of its threads have stopped: on busy cores that takes a while.
+pub(crate) fn freeze(server: &Server) {
     server.signal(19); // SIGSTOP
-    let path = format!("/proc/{}/stat", server.pid());
-    let is_stopped = || std::fs::read_to_string(&path).is_ok_and(|line| line.contains(") T "));
-    wait_until("it has stopped", is_stopped);
+    let tasks = format!("/proc/{}/task", server.pid());
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat"));
+        stat.is_ok_and(|line| line.contains(") T "))
+    };
+    wait_until("it has stopped", || {
+        std::fs::read_dir(&tasks).is_ok_and(|tasks| tasks.flatten().all(is_stopped))
+    });
 }
 
-fn thaw(server: &Server) {
+pub(crate) fn thaw(server: &Server) {
     server.signal(18); // SIGCONT
 }

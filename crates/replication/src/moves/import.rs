@@ -24,7 +24,7 @@ use evenkeel_command::reply::Reply;
 use evenkeel_config::{Fsync, WriteAcks};
 use evenkeel_net as net;
 use evenkeel_net::poll::await_events;
-use evenkeel_persist::pace::GivesWay;
+use evenkeel_persist::pace::{GivesWay, Pace};
 use evenkeel_runtime::{clock, threads};
 use evenkeel_store::{SlotSet, ThreadContext};
 use parking_lot::Mutex;
@@ -47,8 +47,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Poll interval of an idle lane.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A rest between two slices of a removal.
-const REST: Duration = Duration::from_micros(100);
+/// With fewer received bytes than this, a lane takes no rest.
+const MUCH_LEN: usize = 64 * 1024;
+
+/// A lane that has not caught up with its source for so long takes no rest any more: otherwise it might
+/// never, if clients load all cores.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What an in-sync node of this shard needs to have before bytes are acknowledged.
 const IN_SYNC: WriteAcks = WriteAcks { count: 0, in_sync: true };
@@ -209,7 +213,8 @@ impl Replication {
             }
             let may_go_on = || !on_thread.core.stopping.load(Acquire) && may_go_on();
             context.now_ms = 0; // no key has expired for this thread
-            let is_clear = clear(keyspace, &mut context, &slots, may_go_on, || std::thread::sleep(REST));
+            let mut pace = Pace::new();
+            let is_clear = clear(keyspace, &mut context, &slots, may_go_on, || pace.rest(0.0));
             imports.give_back(context);
             done(is_clear);
         });
@@ -262,6 +267,10 @@ struct Importer {
     /// Records with the bytes that have been run up to there. Both ascend.
     points: VecDeque<(u64, u64)>,
     unsent: Vec<u8>,
+    pace: Pace,
+    /// Behind the snapshot: since when commands have been waiting for this thread.
+    behind_since: Option<Instant>,
+    is_behind_snapshot: bool,
 }
 
 impl Importer {
@@ -289,6 +298,9 @@ impl Importer {
             acked: 0,
             points: VecDeque::new(),
             unsent,
+            pace: Pace::new(),
+            behind_since: None,
+            is_behind_snapshot: false,
         }
     }
 
@@ -312,6 +324,7 @@ impl Importer {
                 return Ok(());
             }
             if !has_come {
+                self.behind_since = None;
                 let waits = !self.points.is_empty() || !self.unsent.is_empty();
                 let timeout = if waits { POLL_INTERVAL } else { IDLE_POLL_INTERVAL };
                 let fd = self.stream.fd().as_raw_fd();
@@ -348,6 +361,7 @@ impl Importer {
             let broken = self.buffer.parse(&*self.runner, self.session.db);
             if !self.buffer.batch().is_empty() {
                 self.run_batch(now_ms)?;
+                self.rest();
             }
             if let Some(reason) = broken {
                 return Err(format!("Protocol error: {reason}"));
@@ -360,6 +374,20 @@ impl Importer {
         self.before += parsed as u64;
         self.buffer.drop_first(parsed, ROOM);
         Ok(())
+    }
+
+    /// Leaves the cores to clients, as long as much is waiting: the last commands come while clients wait
+    /// for the end of the move. Behind the snapshot the share grows until the lane catches up.
+    fn rest(&mut self) {
+        if self.buffer.bytes.len() - self.buffer.parsed < MUCH_LEN {
+            return;
+        }
+        let mut share_min = 0.0;
+        if self.is_behind_snapshot {
+            let since = self.behind_since.get_or_insert_with(Instant::now);
+            share_min = since.elapsed().as_secs_f64() / PATIENCE.as_secs_f64();
+        }
+        self.pace.rest(share_min);
     }
 
     fn admission(&self) -> Admission {
@@ -431,6 +459,8 @@ impl Importer {
         const NAME_SHOWN: usize = 64;
         let parts = self.buffer.batch()[index];
         let args = self.buffer.args(&parts);
+        // The source sends it behind the snapshot, and when the slots are closed.
+        self.is_behind_snapshot |= args.is(0, "PING");
         let request = Request { command: parts.command, args, len: 0, key: parts.key };
         let outcome = self.runner.run(&mut self.session, request, &mut self.reply);
         let failed = self.reply.errors > 0 || outcome != Some(Outcome::Replied);

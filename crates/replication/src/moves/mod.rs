@@ -106,7 +106,7 @@ pub fn clear(
     ctx: &mut ThreadContext,
     slots: &SlotSet,
     may_go_on: impl Fn() -> bool,
-    rest: impl Fn(),
+    mut rest: impl FnMut(),
 ) -> bool {
     let mut places = (0..keyspace.databases() as u32)
         .flat_map(|db| (0..evenkeel_store::SLOTS as u16).map(move |slot| Place::new(db, slot)))

@@ -41,14 +41,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Delay before the target, or the keyspace, is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The slots may be closed when the target lacks no more than this: a few milliseconds of a fast network.
-const READY_LEN: u64 = 256 * 1024;
+/// The slots may be closed when the target lacks no more than this: a millisecond of a fast network.
+const READY_LEN: u64 = 64 * 1024;
 
 /// The longest wait for a target that is not ready: it may remove the rest of an earlier copy.
 const TARGET_WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// Behind everything that was written before the slots were closed.
-const LAST: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+/// A command without effect, which marks the end of the snapshot, and of everything that was written before
+/// the slots were closed.
+const MARK: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// The slots are not closed.
 const OPEN: u64 = u64::MAX;
@@ -323,6 +324,7 @@ fn walk(
     match taken {
         Ok(bytes) => {
             copy.is_walked.store(true, Release);
+            copy.queues.iter().for_each(|queue| queue.append(MARK));
             copy.pipes.iter().for_each(|pipe| pipe.finish(Ok(())));
             log::info!("Move {}: the snapshot of its slots has {bytes} bytes", copy.order.id);
             Ok(())
@@ -342,7 +344,7 @@ fn watch(copy: &Outgoing) -> Result<(), String> {
         }
         if !has_last && copy.routed.load(Acquire) >= copy.closed_behind.load(Acquire) {
             has_last = true;
-            copy.queues.iter().for_each(|queue| queue.append(LAST));
+            copy.queues.iter().for_each(|queue| queue.append(MARK));
         } else if has_last && !is_drained && unacked == Some(0) {
             is_drained = true;
             (copy.report)(News::Drained);
@@ -369,7 +371,8 @@ fn read_journal(
         });
         if routed.is_ok() {
             copy.routed.store(reader.last(), Release);
-            reader.sleep(journal, POLL_INTERVAL);
+            // Without a wake-up: it would cost writers a system call.
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     replication.with_all_held(|guard| guard.dismiss(reader.place()));

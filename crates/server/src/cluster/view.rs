@@ -142,15 +142,20 @@ impl ClusterView {
         target_epoch: u64,
     ) -> Option<&SlotRanges> {
         let epoch = self.map.shard(self.shard).map(|own| own.epoch);
-        let wanted = (self.shard, source_epoch, target_epoch);
         let found = self.moves.get(&id)?;
-        let is_wanted = (found.target, found.source_epoch, found.target_epoch) == wanted;
+        let is_wanted = found.comes_to(self.shard, source_epoch, target_epoch);
         (is_wanted && self.is_primary && epoch == Some(target_epoch)).then_some(&found.slots)
     }
 
     /// Returns the slots that this node's shard gets by moves.
     pub(crate) fn arriving(&self) -> SlotRanges {
         arriving(&self.moves, self.shard)
+    }
+
+    /// Returns the slots that this node's shard gives away by moves.
+    pub(crate) fn leaving(&self) -> SlotRanges {
+        let leaving = self.moves.values().filter(|found| found.source == self.shard);
+        leaving.fold(SlotRanges::default(), |all, found| all.union(&found.slots))
     }
 
     /// Returns the slots of which this shard may have keys that nobody needs.
@@ -280,6 +285,40 @@ mod tests {
         let map = Map::new(2, nodes, map().shards().clone());
         let view = ClusterView::new(Arc::new(map), ids()[0].0, &settings(&[]));
         assert_eq!((view.state(100), view.state(200)), (SlotState::Unowned, SlotState::Other));
+    }
+
+    #[test]
+    fn slots_arrive_between_two_epochs() {
+        let (id, ids) = (MigrationId::new([9; 20]), ids());
+        let found = Migration {
+            slots: (0..=9).collect(),
+            source: ids[0].1,
+            target: ids[1].1,
+            source_epoch: 3,
+            target_epoch: 0,
+            restarts: 0,
+        };
+        let (mut shards, nodes) = (map().shards().clone(), map().nodes().clone());
+        for (_, shard) in &ids[..2] {
+            shards.get_mut(shard).expect("a shard").leftover = (0..=20).collect();
+        }
+        let seen = Seen {
+            moves: Arc::new([(id, found)].into()),
+            paused: (7..=8).collect(),
+            ..Seen::new(Arc::new(Map::new(1, nodes, shards)), ids[0].0)
+        };
+        let settings = settings(&[(b"cluster-require-full-coverage", b"no")]);
+        let view = |node: NodeId| ClusterView::of(Seen { me: node, ..seen.clone() }, &settings);
+        let (source, target) = (view(ids[0].0), view(ids[1].0));
+        let slots = |range: std::ops::RangeInclusive<u16>| -> SlotRanges { range.collect() };
+        assert_eq!(target.imports(id, 3, 0), Some(&slots(0..=9)));
+        assert_eq!((target.imports(id, 2, 0), target.imports(id, 3, 1)), (None, None), "other epochs");
+        assert_eq!((source.imports(id, 3, 0), source.arriving()), (None, SlotRanges::default()));
+        assert_eq!((target.arriving(), source.leaving()), (slots(0..=9), slots(0..=9)));
+        // What arrives is needed, and what the shard owns is its own.
+        assert_eq!((target.leftover(), source.leftover()), (slots(10..=20), SlotRanges::default()));
+        assert_eq!([6, 7, 9].map(|slot| source.serves(slot)), [true, false, true]);
+        assert_eq!(source.state(7), SlotState::Own);
     }
 
     #[test]

@@ -284,6 +284,8 @@ fn a_cancelled_move_leaves_all_as_it_was() {
     begin(&cluster, 0, "0 16383", 1);
     wait("copy", || text(&mut to, "DBSIZE") != ":0");
     assert_eq!(newest(&cluster, 0, "state"), "snapshotting");
+    assert_eq!(cluster.nodes[0].info("cluster_slots_leaving"), "16384");
+    assert_eq!(cluster.info(1, "cluster_slots_arriving"), "16384");
     // Keys that arrive are nobody's yet.
     assert_eq!(cluster.shown(&text(&mut to, "GET key:1")).split(' ').next(), Some("-MOVED"));
     let again = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5 6 NODE {}", cluster.id(1));

@@ -9,6 +9,7 @@ use evenkeel_testkit::etcd::is_missing;
 
 use super::store::{Shared, arguments, field, wait};
 use super::{SLOTS, text};
+use crate::replication::{freeze, thaw};
 use crate::start;
 
 /// Starts a shard with all slots: the first node is the primary, the others are its replicas, in sync.
@@ -373,7 +374,8 @@ fn replies_wait_for_the_replicas_in_sync() {
     if is_missing() {
         return;
     }
-    let cluster = shard(2, &["--write-acks", "in-sync"]);
+    // The replica leaves the set after a third of the lease.
+    let cluster = shard(2, &["--write-acks", "in-sync", "--cluster-lease", "9"]);
     let (mut writer, mut reader, mut other) = (cluster.connect(0), cluster.connect(0), cluster.connect(0));
     for number in 1..=200 {
         assert_eq!(
@@ -383,7 +385,7 @@ fn replies_wait_for_the_replicas_in_sync() {
     }
     // The replica is stopped for less than the time after which it leaves the set.
     assert_eq!(text(&mut other, "SET elsewhere v"), "OK");
-    cluster.nodes[1].signal(libc::SIGSTOP);
+    freeze(&cluster.nodes[1]);
     writer.send(&["SET", "foo", "new"]).expect("the socket takes it");
     // Other connections go on, also with writes of their own behind them.
     assert_eq!(text(&mut other, "GET elsewhere"), "\"v\"");
@@ -394,14 +396,14 @@ fn replies_wait_for_the_replicas_in_sync() {
         assert!(client.try_read().is_err(), "the replica has not acknowledged the write");
         client.set_reply_timeout(Duration::from_secs(20));
     }
-    cluster.nodes[1].signal(libc::SIGCONT);
+    thaw(&cluster.nodes[1]);
     assert_eq!((writer.read().to_string(), reader.read().to_string()), ("OK".into(), "\"new\"".into()));
     // A replica that stays away leaves the set, and then the primary goes on without it.
-    cluster.nodes[1].signal(libc::SIGSTOP);
+    freeze(&cluster.nodes[1]);
     let began = Instant::now();
     assert_eq!(text(&mut writer, "SET foo newer"), "OK");
-    assert!(began.elapsed() > Duration::from_millis(500), "{:?}", began.elapsed());
-    cluster.nodes[1].signal(libc::SIGCONT);
+    assert!(began.elapsed() > Duration::from_secs(2), "{:?}", began.elapsed());
+    thaw(&cluster.nodes[1]);
     wait_until_in_sync(&cluster, 1);
     assert_eq!(text(&mut writer, "SET foo newest"), "OK");
 }

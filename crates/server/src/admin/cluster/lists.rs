@@ -242,6 +242,8 @@ pub(super) fn info(call: &mut ServerCall<'_, '_>) -> Done {
     if let Some(health) = cluster.store_health() {
         field("cluster_store", &health);
         field("cluster_in_sync_replicas", &view.in_sync_replicas());
+        field("cluster_slots_leaving", &view.leaving().len());
+        field("cluster_slots_arriving", &view.arriving().len());
     }
     call.base.reply.verbatim(&text, b"txt");
     Ok(Flow::Replied)

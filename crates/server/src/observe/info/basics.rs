@@ -208,7 +208,10 @@ pub(super) fn cluster(facts: &Facts<'_>, fields: &mut Fields<'_>) {
     let Some(cluster) = &facts.server.cluster else { return };
     if let Some(health) = cluster.store_health() {
         fields.field("cluster_store", health);
-        fields.field("cluster_in_sync_replicas", cluster.view().in_sync_replicas());
+        let view = cluster.view();
+        fields.field("cluster_in_sync_replicas", view.in_sync_replicas());
+        fields.field("cluster_slots_leaving", view.leaving().len());
+        fields.field("cluster_slots_arriving", view.arriving().len());
     }
 }
 
