@@ -67,19 +67,19 @@ fn ping(conn: &mut PrimaryConnection) -> Result<(), Ended> {
 }
 
 fn log_in(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended> {
-    if settings.masterauth.is_empty() {
-        return Ok(());
-    }
-    let mut words: Vec<&[u8]> = vec![b"AUTH"];
-    if !settings.masteruser.is_empty() {
-        words.push(&settings.masteruser);
-    }
-    words.push(&settings.masterauth);
+    let Some(words) = login(settings) else { return Ok(()) };
     let answer = exchange(conn, &words)?;
     if answer.starts_with(b"-") {
         return Err(Ended::Broken(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
     }
     Ok(())
+}
+
+/// The AUTH command for another server, if `masterauth` is set.
+pub(super) fn login(settings: &Settings) -> Option<Vec<&[u8]>> {
+    let user = Some(&settings.masteruser[..]).filter(|user| !user.is_empty());
+    let password = Some(&settings.masterauth[..]).filter(|password| !password.is_empty())?;
+    Some([&b"AUTH"[..]].into_iter().chain(user).chain([password]).collect())
 }
 
 /// Sends our address and capabilities, and reads the answers after all of these. `only_libraries`: the

@@ -101,7 +101,7 @@ fn sparse_memory_goes_back_while_clients_are_served() {
         strings.insert(name.clone(), value(random));
         client.call(&["SET", &name, &strings[&name]]);
     }
-    // It rests for a while when little is sparse, and begins again when more is.
+    // The worker may begin another round.
     wait_until("the chunks have gone", || chunks(&mut client) < full / 20 * 9);
     wait_until("it ends", || server.info("active_defrag_running") == "0");
     wait_until("the memory has gone back", || server.rss() < rss - full / 2);

@@ -63,7 +63,9 @@ pub enum Admission {
     Yes,
     /// Later: commands are paused.
     Later,
-    /// The copy ends here, for this reason.
+    /// The map does not have the move between these epochs any more: the copy has ended.
+    Over,
+    /// The copy fails here, for this reason.
     Never(String),
 }
 
@@ -120,11 +122,11 @@ impl Imports {
 }
 
 impl Replication {
-    /// Whether a connection may become a lane. Begins a new attempt, which first removes what is left of an
-    /// earlier one in `slots`.
+    /// Decides whether a connection may become a lane. With the first lane of an attempt, a thread begins to
+    /// remove the keys of `slots` that an earlier attempt has stored; the lanes are admitted afterwards.
     ///
     /// # Errors
-    /// The reason why not yet.
+    /// The reason why the source has to ask again.
     pub fn admit_lane(self: &Arc<Replication>, ticket: &Ticket, slots: SlotSet) -> Result<(), String> {
         let imports = &self.moves.imports;
         let mut attempts = imports.attempts.lock();
@@ -165,20 +167,23 @@ impl Replication {
             let attempts = of_thread.moves.imports.attempts.lock();
             let is_present = attempts.get(&ticket.id).is_some_and(|attempt| attempt.number == number);
             drop(attempts);
-            is_present && !matches!(host.may_import(&ticket), Admission::Never(_))
+            is_present && matches!(host.may_import(&ticket), Admission::Yes | Admission::Later)
         };
-        self.clear_with(context, slots, may_go_on, move |is_clear| {
+        let done = move |is_clear: bool| {
             let flushes = at_end.core.keyspace.flushes();
             let mut attempts = at_end.moves.imports.attempts.lock();
             if let Some(attempt) = attempts.get_mut(&id).filter(|attempt| attempt.number == number) {
                 (attempt.is_clear, attempt.has_failed, attempt.flushes) = (is_clear, !is_clear, flushes);
             }
-        });
+        };
+        if !self.clear_with(context, slots, may_go_on, done.clone()) {
+            done(false);
+        }
     }
 
     /// Removes all keys of some slots, in slices, on a thread of its own, while `may_go_on` says so inside
     /// the gate; then calls `done` with whether all are removed. Returns false if too many slots are being
-    /// imported or cleared: nothing happens then.
+    /// imported or cleared, or a thread does not start: nothing happens then.
     pub fn clear_slots(
         self: &Arc<Replication>,
         slots: SlotSet,
@@ -186,7 +191,7 @@ impl Replication {
         done: impl FnOnce(bool) + Send + 'static,
     ) -> bool {
         let context = self.moves.imports.context(self);
-        context.map(|context| self.clear_with(context, slots, may_go_on, done)).is_some()
+        context.is_some_and(|context| self.clear_with(context, slots, may_go_on, done))
     }
 
     fn clear_with(
@@ -195,7 +200,7 @@ impl Replication {
         slots: SlotSet,
         may_go_on: impl Fn() -> bool + Send + 'static,
         done: impl FnOnce(bool) + Send + 'static,
-    ) {
+    ) -> bool {
         let (on_thread, host) = (self.clone(), self.host());
         // A thread that does not start must not take the context with it.
         let context = Arc::new(Mutex::new(Some(context)));
@@ -218,10 +223,11 @@ impl Replication {
             imports.give_back(context);
             done(is_clear);
         });
-        if let Err(error) = spawned {
+        if let Err(error) = &spawned {
             log::warn!("Cannot start a thread that removes the keys of slots: {error}");
             context.lock().take().into_iter().for_each(|context| self.moves.imports.give_back(context));
         }
+        spawned.is_ok()
     }
 
     /// Runs the commands of a lane, whose connection a worker has handed over.
@@ -239,7 +245,10 @@ impl Replication {
             let runner = on_thread.host().runner(context);
             let mut importer = Importer::new(on_thread.clone(), arrival, ticket, runner);
             let ran = catch_unwind(AssertUnwindSafe(|| importer.run()));
-            let ran = ran.unwrap_or_else(|_| Err("a panic, see the server log".into()));
+            let ran = ran.unwrap_or_else(|_| {
+                on_thread.core.keyspace.leave_after_panic(importer.runner.ctx());
+                Err("a panic, see the server log".into())
+            });
             importer.end(ran);
         });
         if let Err(error) = spawned {
@@ -259,11 +268,8 @@ struct Importer {
     client: Arc<ClientInfo>,
     reply: Reply,
     buffer: CommandBuffer,
-    /// Bytes of the lane that have been run, and those before the buffer.
-    ran: u64,
+    /// Bytes of the lane before the buffer.
     before: u64,
-    /// Bytes that were acknowledged, or are in `unsent`.
-    acked: u64,
     /// Records with the bytes that have been run up to there. Both ascend.
     points: VecDeque<(u64, u64)>,
     unsent: Vec<u8>,
@@ -293,9 +299,7 @@ impl Importer {
             client,
             reply: Reply::default(),
             buffer,
-            ran: 0,
             before: 0,
-            acked: 0,
             points: VecDeque::new(),
             unsent,
             pace: Pace::new(),
@@ -329,14 +333,16 @@ impl Importer {
                 let timeout = if waits { POLL_INTERVAL } else { IDLE_POLL_INTERVAL };
                 let fd = self.stream.fd().as_raw_fd();
                 await_events(fd, libc::POLLIN, timeout).map_err(|error| error.to_string())?;
-                if let Admission::Never(reason) = self.admission() {
-                    return Err(reason);
+                match self.admission() {
+                    Admission::Yes | Admission::Later => {}
+                    Admission::Over => return Ok(()),
+                    Admission::Never(reason) => return Err(reason),
                 }
             }
         }
     }
 
-    /// Reads what has come. Returns whether there was anything.
+    /// Reads the bytes that the socket has. Returns false if it has none.
     fn receive(&mut self) -> io::Result<bool> {
         let got = self.stream.read(self.buffer.room(ROOM));
         self.buffer.received(got.as_ref().map_or(0, |got| *got), ROOM);
@@ -391,11 +397,14 @@ impl Importer {
     }
 
     fn admission(&self) -> Admission {
-        let (replication, host) = (&self.replication, self.replication.host());
-        if !replication.moves.imports.is_present(&self.ticket, replication.core.keyspace.flushes()) {
-            return Admission::Never("another attempt has begun, or data were flushed here".into());
+        let replication = &self.replication;
+        let flushes = replication.core.keyspace.flushes();
+        match replication.host().may_import(&self.ticket) {
+            Admission::Yes if !replication.moves.imports.is_present(&self.ticket, flushes) => {
+                Admission::Never("another attempt has begun, or data were flushed here".into())
+            }
+            admission => admission,
         }
-        host.may_import(&self.ticket)
     }
 
     /// Enters the gate once commands of the copy may run.
@@ -406,11 +415,14 @@ impl Importer {
             keyspace.enter(self.runner.ctx());
             match self.admission() {
                 Admission::Yes => return Ok(()),
-                Admission::Never(reason) => {
+                admission => {
                     keyspace.leave(self.runner.ctx());
-                    return Err(reason);
+                    match admission {
+                        Admission::Never(reason) => return Err(reason),
+                        Admission::Over => return Err("the move has ended".into()),
+                        Admission::Yes | Admission::Later => {}
+                    }
                 }
-                Admission::Later => keyspace.leave(self.runner.ctx()),
             }
             if replication.core.stopping.load(Acquire) {
                 return Err("the server stops".into());
@@ -449,8 +461,8 @@ impl Importer {
         keyspace.leave(self.runner.ctx());
         // A transaction is run as a whole.
         if ran.is_ok() && self.session.multi.is_none() {
-            self.ran = self.before + self.buffer.parsed as u64;
-            record_point(&mut self.points, (keyspace.journal.last(), self.ran));
+            let bytes = self.before + self.buffer.parsed as u64;
+            record_point(&mut self.points, (keyspace.journal.last(), bytes));
         }
         ran
     }
@@ -485,14 +497,9 @@ impl Importer {
         if *last > kept {
             replication.ask_for_acks(*last);
         }
-        while let Some((record, bytes)) = self.points.front()
-            && *record <= kept
-        {
-            self.acked = *bytes;
-            self.points.pop_front();
-            if self.points.front().is_none_or(|(record, _)| *record > kept) {
-                self.unsent.extend_from_slice(format!(":{}\r\n", self.acked).as_bytes());
-            }
+        let count = self.points.partition_point(|(record, _)| *record <= kept);
+        if let Some((_, bytes)) = self.points.drain(..count).next_back() {
+            self.unsent.extend_from_slice(format!(":{bytes}\r\n").as_bytes());
         }
     }
 

@@ -16,6 +16,7 @@ use evenkeel_rdb::aof::push_command;
 use parking_lot::Mutex;
 use socket2::SockAddr;
 
+use crate::handshake::login;
 use crate::primary_connection::open;
 use crate::snapshot_pipe::SnapshotPipe;
 use crate::spill_file::SpillFile;
@@ -151,14 +152,7 @@ impl LaneConnection {
             let writes = self.stream.unsent() > 0;
             limit.wait(&self.stream, if writes { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN })?;
         }
-        if settings.masterauth.is_empty() {
-            return Ok(());
-        }
-        let mut words: Vec<&[u8]> = vec![b"AUTH"];
-        if !settings.masteruser.is_empty() {
-            words.push(&settings.masteruser);
-        }
-        words.push(&settings.masterauth);
+        let Some(words) = login(settings) else { return Ok(()) };
         match self.ask(&words, &limit)? {
             answer if answer.starts_with('-') => Err(io::Error::other(answer)),
             _ => Ok(()),
@@ -205,7 +199,7 @@ impl LaneConnection {
         }
     }
 
-    /// Reads what has come. Returns whether there was anything.
+    /// Reads the bytes that the socket has. Returns false if it has none.
     fn receive(&mut self) -> io::Result<bool> {
         let mut piece = [0; 4096];
         match self.stream.read(&mut piece) {
@@ -365,7 +359,8 @@ impl Lane {
         Ok(sent)
     }
 
-    /// Frees what was sent, and moves to disk what memory should not hold.
+    /// Frees the bytes that the socket has taken, and moves bytes of the journal to disk that are beyond
+    /// [`MEMORY_LEN_MAX`].
     fn tend(&mut self, replication: &Replication) -> Result<(), String> {
         let settings = replication.core.settings();
         let folder: &Path = &settings.dir;
@@ -400,11 +395,4 @@ impl Lane {
 /// Writes slices, of which there may be none.
 fn write(stream: &mut net::Stream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     if slices.is_empty() { Ok(0) } else { stream.write_gathered(slices) }
-}
-
-/// The queue of a lane, for its copy.
-impl std::fmt::Debug for LaneQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaneQueue").field("unacked", &self.unacked()).finish_non_exhaustive()
-    }
 }

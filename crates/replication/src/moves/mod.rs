@@ -1,5 +1,5 @@
 //! Moves of slots to another node of a cluster, in the data path: the source copies the keys of the slots,
-//! and what is written to them, to the target.
+//! and the writes to them, to the target.
 //!
 //! | file | |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | `route.rs` | records of the journal, to the connections by their slots |
 //! | `import.rs` | the connections at the target, and the commands that come |
 //!
-//! **A copy** goes over several connections, its lanes; each has the slots of a residue, since order
-//! matters within a slot only. First comes the snapshot of the slots, as commands; behind it, what has
-//! been written to them since. A reader of the journal joins at the moment of the snapshot, with all locks
-//! held. What it reads waits in memory, and then in a file, until the lane has sent its part of the
+//! **A copy** goes over several connections, its lanes. Each lane has the slots of a residue: the order of
+//! commands matters within a slot only. A lane sends its part of the snapshot, as commands, and then the
+//! records that writers have made since. A reader of the journal joins at the moment of the snapshot, with
+//! all locks held. Its records wait in memory, and then in a file, until the lane has sent its part of the
 //! snapshot.
 //!
 //! **The target** runs the commands as a replica runs those of its primary: no key expires by its clock,
@@ -52,7 +52,7 @@ pub struct CopyOrder {
     pub target: Target,
 }
 
-/// The copies that this server makes, and those that it gets.
+/// The copies that this server makes as a source, and those that it gets as a target.
 #[derive(Default)]
 pub struct Moves {
     outgoing: Mutex<BTreeMap<String, Arc<Outgoing>>>,
@@ -101,7 +101,7 @@ const PASSED_AT_ONCE: usize = 256;
 
 /// Removes all keys of some slots, in slices, while `may_go_on` says so inside the gate. Returns whether
 /// all are removed. `rest` is called between two slices, outside the gate.
-pub fn clear(
+fn clear(
     keyspace: &Keyspace,
     ctx: &mut ThreadContext,
     slots: &SlotSet,

@@ -1,6 +1,6 @@
 //! Records of the journal, to the lanes of a copy.
 //!
-//! A record of several commands keeps those that use moving slots, still as a transaction.
+//! Of a transaction, a lane gets the commands that use moving slots, as a transaction again.
 
 use std::sync::Arc;
 

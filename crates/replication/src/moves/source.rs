@@ -76,7 +76,7 @@ pub struct CopyStatus {
     pub acked: u64,
     /// Bytes of the journal that the target has not acknowledged, once the snapshot has been sent.
     pub behind: u64,
-    /// Bytes of memory of what waits for the target.
+    /// Bytes of memory that the queues of the lanes take.
     pub memory: u64,
 }
 
@@ -135,8 +135,12 @@ impl Outgoing {
         self.is_over.load(SeqCst)
     }
 
+    /// Ends the copy, which has failed. A copy that was ended before has not: its threads find their
+    /// connections closed.
     fn fail(&self, replication: &Replication, reason: String) {
-        self.failure.lock().get_or_insert(reason);
+        if !self.is_over() {
+            self.failure.lock().get_or_insert(reason);
+        }
         self.end(replication);
     }
 
@@ -160,9 +164,9 @@ pub(super) fn start(replication: &Arc<Replication>, copy: Arc<Outgoing>) {
         evenkeel_store::memory::register_thread();
         let run = catch_unwind(AssertUnwindSafe(|| run(&on_thread, &of_thread)));
         let result = run.unwrap_or_else(|_| Err("a panic, see the server log".into()));
+        result.unwrap_or_else(|reason| of_thread.fail(&on_thread, reason));
         of_thread.end(&on_thread);
-        if let Err(reason) = result {
-            let reason = of_thread.failure.lock().take().unwrap_or(reason);
+        if let Some(reason) = of_thread.failure.lock().take() {
             (of_thread.report)(News::Failed(reason));
         }
     });
@@ -193,11 +197,13 @@ fn run(replication: &Arc<Replication>, copy: &Arc<Outgoing>) -> Result<(), Strin
     };
     copy.is_walking.store(false, Release);
     rewrite::release(&replication.persist);
-    let watched = copied.and_then(|()| watch(copy));
+    match copied {
+        Ok(()) => watch(replication, copy),
+        Err(reason) => copy.fail(replication, reason),
+    }
     copy.end(replication);
     threads.into_iter().for_each(|thread| _ = thread.join());
-    let failure = copy.failure.lock().clone();
-    failure.map_or(watched, Err)
+    Ok(())
 }
 
 /// The turn of a copy: it has a reader of the journal, and threads at the target.
@@ -334,9 +340,9 @@ fn walk(
 }
 
 /// Reports the stages that the lanes reach, until the copy is over.
-fn watch(copy: &Outgoing) -> Result<(), String> {
+fn watch(replication: &Replication, copy: &Outgoing) {
     let (mut is_ready, mut is_drained, mut has_last) = (false, false, false);
-    while !copy.is_over() {
+    while !copy.is_over() && !replication.core.stopping.load(Acquire) {
         let unacked = copy.queues.iter().map(|queue| queue.unacked()).sum::<Option<u64>>();
         if !is_ready && unacked.is_some_and(|unacked| unacked <= READY_LEN) {
             is_ready = true;
@@ -351,7 +357,6 @@ fn watch(copy: &Outgoing) -> Result<(), String> {
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    Ok(())
 }
 
 /// Reads the journal into the queues of the lanes.

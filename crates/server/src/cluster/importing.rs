@@ -15,7 +15,7 @@ impl Server {
         let id = ticket.id.parse().ok();
         let view = cluster.view();
         if id.and_then(|id| view.imports(id, ticket.source_epoch, ticket.target_epoch)).is_none() {
-            return Admission::Never("the map does not have the move between these epochs any more".into());
+            return Admission::Over;
         }
         if self.is_fenced() {
             return Admission::Later; // the lease is renewed, or another node becomes the primary

@@ -154,8 +154,7 @@ impl ClusterView {
 
     /// Returns the slots that this node's shard gives away by moves.
     pub(crate) fn leaving(&self) -> SlotRanges {
-        let leaving = self.moves.values().filter(|found| found.source == self.shard);
-        leaving.fold(SlotRanges::default(), |all, found| all.union(&found.slots))
+        slots_of(&self.moves, |found| found.source == self.shard)
     }
 
     /// Returns the slots of which this shard may have keys that nobody needs.
@@ -172,8 +171,12 @@ impl ClusterView {
 
 /// Returns the slots that a shard gets by moves.
 pub(super) fn arriving(moves: &Moves, shard: ShardId) -> SlotRanges {
-    let arriving = moves.values().filter(|found| found.target == shard);
-    arriving.fold(SlotRanges::default(), |all, found| all.union(&found.slots))
+    slots_of(moves, |found| found.target == shard)
+}
+
+fn slots_of(moves: &Moves, which: impl Fn(&Migration) -> bool) -> SlotRanges {
+    let found = moves.values().filter(|found| which(found));
+    found.fold(SlotRanges::default(), |all, found| all.union(&found.slots))
 }
 
 /// Whether the primary of a shard is there, or a replica that is about to take its place: the other shards go

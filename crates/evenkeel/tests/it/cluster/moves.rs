@@ -113,7 +113,7 @@ fn slots_move_with_all_that_is_in_them() {
     assert_eq!(text(&mut from, "GET stays"), "\"v\"");
     wait_until_clear(&cluster);
     assert_eq!(text(&mut from, "DBSIZE"), ":1");
-    // And back, over what was left there.
+    // The slot moves back, to a node from which its keys were removed.
     begin(&cluster, 1, "16287 16287", 0);
     wait_for_success(&cluster, 1);
     assert_eq!(digests(&mut from), before);

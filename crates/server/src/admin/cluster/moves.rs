@@ -14,6 +14,9 @@ use crate::cluster::random_id;
 use crate::cluster::{MoveInfo, MoveState};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Work};
+use evenkeel_command::reply::Reply;
+
+use Field::{Number, Text};
 
 /// CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE node-id [SLOTSRANGE ... NODE node-id ...]
 pub(super) fn begin(call: &mut ServerCall<'_, '_>) -> Done {
@@ -58,10 +61,7 @@ fn parse(call: &ServerCall<'_, '_>) -> Result<Vec<(SlotRanges, NodeId)>, Error> 
         if id == view.me {
             return Err(Error::text("ERR Target node can not be this node."));
         }
-        let mut slots: Vec<u16> =
-            ranges[first_of_move..].iter().flat_map(|(first, last)| *first..=*last).collect();
-        slots.sort_unstable();
-        let slots: SlotRanges = slots.into_iter().collect();
+        let slots = slots_in(&ranges[first_of_move..]);
         if !view.is_primary || !own.includes(&slots) {
             return Err(Error::text("ERR Slots are not served by this node."));
         }
@@ -69,6 +69,13 @@ fn parse(call: &ServerCall<'_, '_>) -> Result<Vec<(SlotRanges, NodeId)>, Error> 
         at += 2;
     }
     Ok(moves)
+}
+
+/// The slots of ranges without overlap.
+fn slots_in(ranges: &[(u16, u16)]) -> SlotRanges {
+    let mut slots: Vec<u16> = ranges.iter().flat_map(|(first, last)| *first..=*last).collect();
+    slots.sort_unstable();
+    slots.into_iter().collect()
 }
 
 fn check_range(others: &[(u16, u16)], (first, last): (u16, u16)) -> Result<(), Error> {
@@ -104,46 +111,50 @@ fn moves(call: &ServerCall<'_, '_>) -> Vec<MoveInfo> {
     call.server.cluster.as_ref().map(|cluster| cluster.moves(call.server)).unwrap_or_default()
 }
 
+/// A field of a reply.
+enum Field {
+    Text(String),
+    Number(u64),
+}
+
+/// Appends a map.
+fn show(reply: &mut Reply, fields: &[(&str, Field)]) {
+    reply.map(fields.len());
+    for (name, value) in fields {
+        reply.bulk(name.as_bytes());
+        match value {
+            Field::Text(text) => reply.bulk(text.as_bytes()),
+            Field::Number(number) => reply.int(*number as i64),
+        }
+    }
+}
+
+/// The identity of a node, which is empty if its shard has no primary.
+fn node(node: Option<NodeId>) -> Field {
+    Text(node.map(|node| node.to_string()).unwrap_or_default())
+}
+
 /// CLUSTER GETSLOTMIGRATIONS
 pub(super) fn list(call: &mut ServerCall<'_, '_>) -> Done {
     view(call)?;
     let moves = moves(call);
-    let reply = &mut *call.base.reply;
-    reply.array(moves.len());
-    for info in &moves {
-        let node = |node: Option<NodeId>| node.map(|node| node.to_string()).unwrap_or_default();
-        let words = [
-            ("name", info.id.to_string()),
-            ("operation", if info.is_export { "EXPORT" } else { "IMPORT" }.to_owned()),
-            ("slot_ranges", ranges(&info.slots)),
+    call.base.reply.array(moves.len());
+    for info in moves {
+        let fields = [
+            ("name", Text(info.id.to_string())),
+            ("operation", Text(if info.is_export { "EXPORT" } else { "IMPORT" }.into())),
+            ("slot_ranges", Text(ranges(&info.slots))),
             ("target_node", node(info.target)),
             ("source_node", node(info.source)),
+            ("create_time", Number(info.created_s)),
+            ("last_update_time", Number(info.updated_s)),
+            ("last_ack_time", Number(info.updated_s)),
+            ("state", Text(info.state.name().into())),
+            ("message", Text(info.message)),
+            ("cow_size", Number(0)),
+            ("remaining_repl_size", Number(info.behind)),
         ];
-        let texts = [("state", info.state.name().to_owned()), ("message", info.message.clone())];
-        let numbers = [
-            ("create_time", info.created_s),
-            ("last_update_time", info.updated_s),
-            ("last_ack_time", info.updated_s),
-        ];
-        let sizes = [("cow_size", 0), ("remaining_repl_size", info.behind)];
-        reply.map(words.len() + texts.len() + numbers.len() + sizes.len());
-        let mut text = |(name, value): &(&str, String)| {
-            reply.bulk(name.as_bytes());
-            reply.bulk(value.as_bytes());
-        };
-        words.iter().for_each(&mut text);
-        for (name, value) in numbers {
-            reply.bulk(name.as_bytes());
-            reply.int(value as i64);
-        }
-        for (name, value) in &texts {
-            reply.bulk(name.as_bytes());
-            reply.bulk(value.as_bytes());
-        }
-        for (name, value) in sizes {
-            reply.bulk(name.as_bytes());
-            reply.int(value as i64);
-        }
+        show(call.base.reply, &fields);
     }
     Ok(Flow::Replied)
 }
@@ -181,10 +192,8 @@ fn import(call: &mut ServerCall<'_, '_>) -> Done {
         check_range(&ranges, range)?;
         ranges.push(range);
     }
-    let mut slots: Vec<u16> = ranges.iter().flat_map(|(first, last)| *first..=*last).collect();
-    slots.sort_unstable();
     let (server, id) = (call.server.clone(), MigrationId::new(random_id()));
-    let request = MapRequest::Move(id, slots.into_iter().collect(), view.me);
+    let request = MapRequest::Move(id, slots_in(&ranges), view.me);
     call.offload_io(Work::blocking_io(
         move |_| server.change_map(&request).map_err(failed),
         move |call, ()| {
@@ -219,39 +228,27 @@ fn of_tasks(call: &mut ServerCall<'_, '_>, id: Option<MigrationId>) -> Done {
 
 /// A task in the form of Redis 8.4; times are in milliseconds.
 fn show_task(call: &mut ServerCall<'_, '_>, info: &MoveInfo) {
-    let node = |node: Option<NodeId>| node.map(|node| node.to_string()).unwrap_or_default();
     let state = match info.state {
         MoveState::Success => "completed",
         MoveState::Cancelled => "canceled",
         state => state.name(),
     };
-    let texts = [
-        ("id", info.id.to_string()),
-        ("slots", ranges(&info.slots)),
+    let end_s = if info.state.has_ended() { info.updated_s } else { 0 };
+    let fields = [
+        ("id", Text(info.id.to_string())),
+        ("slots", Text(ranges(&info.slots))),
         ("source", node(info.source)),
         ("dest", node(info.target)),
-        ("operation", if info.is_export { "migrate" } else { "import" }.to_owned()),
-        ("state", state.to_owned()),
-        ("last_error", info.message.clone()),
+        ("operation", Text(if info.is_export { "migrate" } else { "import" }.into())),
+        ("state", Text(state.into())),
+        ("last_error", Text(info.message.clone())),
+        ("retries", Number(u64::from(info.failures))),
+        ("create_time", Number(info.created_s * 1000)),
+        ("start_time", Number(info.created_s * 1000)),
+        ("end_time", Number(end_s * 1000)),
+        ("write_pause_ms", Number(info.pause_ms)),
     ];
-    let end_s = if info.state.has_ended() { info.updated_s } else { 0 };
-    let numbers = [
-        ("retries", u64::from(info.failures)),
-        ("create_time", info.created_s * 1000),
-        ("start_time", info.created_s * 1000),
-        ("end_time", end_s * 1000),
-        ("write_pause_ms", info.pause_ms),
-    ];
-    let reply = &mut *call.base.reply;
-    reply.map(texts.len() + numbers.len());
-    for (name, value) in &texts {
-        reply.bulk(name.as_bytes());
-        reply.bulk(value.as_bytes());
-    }
-    for (name, value) in numbers {
-        reply.bulk(name.as_bytes());
-        reply.int(value as i64);
-    }
+    show(call.base.reply, &fields);
 }
 
 /// CLUSTER IMPORTSLOTS migration-id source-epoch target-epoch attempt lane

@@ -96,9 +96,9 @@ struct State {
 /// See [`State::closed`].
 #[derive(Default)]
 struct Closed {
-    /// Those that an operator gives away: their clients get an error.
+    /// Slots that an operator gives away: their clients get an error.
     slots: SlotRanges,
-    /// Those of moves that are about to end: their clients wait.
+    /// Slots of moves that are about to end: their clients wait.
     of_moves: BTreeMap<MigrationId, SlotRanges>,
     version: u64,
     /// The slots open again when this shard is not any more as it was at this revision: a transaction may

@@ -45,8 +45,11 @@ pub(crate) struct MoveInfo {
     pub(crate) message: String,
     /// Bytes that the target has not acknowledged.
     pub(crate) behind: u64,
-    /// Copies that have failed.
+    /// Copies that have failed, in all and in a row.
     pub(crate) failures: u32,
+    failures_in_a_row: u32,
+    /// The version of the closed slots with which those of the move are closed, until it is in force.
+    closing: Option<u64>,
     /// The time for which the slots have been closed so far, and since when they are.
     pub(crate) pause_ms: u64,
     paused_at: Option<Instant>,
@@ -88,6 +91,7 @@ impl MoveInfo {
     fn end_pause(&mut self) {
         let pause = self.paused_at.take().map_or(0, |since| since.elapsed().as_millis() as u64);
         self.pause_ms += pause;
+        self.closing = None;
     }
 }
 
@@ -96,10 +100,6 @@ impl MoveInfo {
 pub(super) struct MoveLog {
     present: BTreeMap<MigrationId, MoveInfo>,
     ended: VecDeque<MoveInfo>,
-    /// Failures of the copy in a row.
-    failures: BTreeMap<MigrationId, u32>,
-    /// The version of the closed slots with which those of a move are closed.
-    closing: BTreeMap<MigrationId, u64>,
 }
 
 impl MoveLog {
@@ -124,6 +124,8 @@ impl MoveLog {
                 message: String::new(),
                 behind: 0,
                 failures: 0,
+                failures_in_a_row: 0,
+                closing: None,
                 pause_ms: 0,
                 paused_at: None,
             });
@@ -133,13 +135,11 @@ impl MoveLog {
             self.present.keys().filter(|id| !view.migrations.contains_key(id)).copied().collect();
         for id in gone {
             let Some(mut info) = self.present.remove(&id) else { continue };
-            let failures = self.failures.remove(&id).unwrap_or(0);
-            self.closing.remove(&id);
             let owner = view.shards.iter().find(|(_, entry)| entry.value.slots.includes(&info.slots));
             let has_moved = owner.is_some_and(|(id, _)| (*id == own) != info.is_export);
             info.state = match () {
                 () if has_moved => MoveState::Success,
-                () if failures >= FAILURES_MAX => MoveState::Failed,
+                () if info.failures_in_a_row >= FAILURES_MAX => MoveState::Failed,
                 () => MoveState::Cancelled,
             };
             (info.updated_s, info.behind) = (now_s, 0);
@@ -158,15 +158,12 @@ impl Agent {
         match action {
             MoveAction::Copy { target, epoch } => self.copy(server, id, target, epoch),
             MoveAction::Close => {
-                let slots = self.snapshot().migrations.get(&id).map(|entry| entry.value.slots.clone());
                 self.change(|state| {
-                    state.closed.close_for(id, slots.unwrap_or_default());
-                    state.moves.closing.insert(id, state.closed.version);
+                    let Some(info) = state.moves.present.get_mut(&id) else { return };
+                    state.closed.close_for(id, info.slots.clone());
+                    (info.closing, info.paused_at) = (Some(state.closed.version), Some(Instant::now()));
                 });
                 self.set_move_state(id, MoveState::Paused);
-                if let Some(info) = self.state.lock().moves.present.get_mut(&id) {
-                    info.paused_at = Some(Instant::now());
-                }
             }
             MoveAction::Open => self.open(id),
             MoveAction::End => {
@@ -178,7 +175,6 @@ impl Agent {
 
     fn open(&self, id: MigrationId) {
         self.change(|state| {
-            state.moves.closing.remove(&id);
             state.closed.open_for(id);
             state.moves.present.get_mut(&id).into_iter().for_each(MoveInfo::end_pause);
         });
@@ -225,20 +221,21 @@ impl Agent {
                 MoveEvent::Ready
             }
             News::Drained => {
-                self.state.lock().moves.failures.remove(&id);
+                let info = &mut self.state.lock().moves.present;
+                info.get_mut(&id).into_iter().for_each(|info| info.failures_in_a_row = 0);
                 MoveEvent::Drained
             }
             News::Failed(reason) => {
                 log::warn!("Move {id}: the copy has failed, and begins anew: {reason}");
                 server.replication.end_copy(&id.to_string());
                 let mut state = self.state.lock();
-                let failures = state.moves.failures.entry(id).or_default();
-                *failures += 1;
-                let is_last = *failures >= FAILURES_MAX;
+                let mut is_last = false;
                 if let Some(info) = state.moves.present.get_mut(&id) {
                     (info.message, info.updated_s) = (reason, clock::unix_ms() / 1000);
                     info.failures += 1;
+                    info.failures_in_a_row += 1;
                     info.state = MoveState::Connecting;
+                    is_last = info.failures_in_a_row >= FAILURES_MAX;
                 }
                 drop(state);
                 if is_last {
@@ -254,15 +251,14 @@ impl Agent {
 
     /// The closed slots of this version are in force: the copies of their moves learn of it.
     pub(super) fn close_copies(&self, server: &Server) {
-        let closed: Vec<MigrationId> = {
-            let mut state = self.state.lock();
-            let in_force = state.published.1;
-            let closing = std::mem::take(&mut state.moves.closing);
-            let (now, later): (BTreeMap<_, _>, _) =
-                closing.into_iter().partition(|(_, version)| *version <= in_force);
-            state.moves.closing = later;
-            now.into_keys().collect()
-        };
+        let mut state = self.state.lock();
+        let in_force = state.published.1;
+        let closed = state.moves.present.values_mut().filter_map(|info| {
+            let version = info.closing.take_if(|version| *version <= in_force);
+            version.map(|_| info.id)
+        });
+        let closed: Vec<MigrationId> = closed.collect();
+        drop(state);
         closed.iter().for_each(|id| server.replication.close_copy(&id.to_string()));
     }
 
