@@ -248,7 +248,6 @@ fn keys_of_any_bytes_are_shown_and_changed() {
     assert_eq!(browser.complaints(&[NO_SESSION]), Vec::<String>::new());
 }
 
-/// The text of a key or a value stands for its bytes, and for no others.
 #[test]
 fn slots_are_a_heat_map() {
     let Some(browser) = Browser::start() else { return };
@@ -270,6 +269,7 @@ fn slots_are_a_heat_map() {
     assert_eq!(browser.complaints(&[NO_SESSION]), Vec::<String>::new());
 }
 
+/// The text of a key or a value stands for its bytes, and for no others.
 #[test]
 fn text_with_escapes_stands_for_its_bytes() {
     let Some(browser) = Browser::start() else { return };
