@@ -1,12 +1,14 @@
-//! A shard of three nodes, with three members of etcd, under real faults: processes that are killed,
-//! stopped and ended, networks that deliver nothing. Clients record their commands and the replies, with
-//! `write-acks in-sync`: the histories have to be linearizable, and nothing acknowledged may be lost.
+//! Shards, with three members of etcd, under real faults: processes that are killed, stopped and ended,
+//! networks that deliver nothing. Clients record their commands and the replies, with `write-acks in-sync`:
+//! the histories have to be linearizable, and nothing acknowledged may be lost. With several shards, slots
+//! move all the time.
 //!
 //! All connections to a node, and all of a node to etcd, lead through relays. `EVENKEEL_CLUSTER_ROUNDS`
 //! sets the number of faults, and `EVENKEEL_SEED` repeats their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -25,6 +27,8 @@ use crate::start;
 const ROUNDS: usize = 20;
 const CLIENTS: usize = 6;
 
+const SLOTS: usize = 16_384;
+
 /// Registers of a round.
 const KEYS: usize = 4;
 
@@ -39,7 +43,9 @@ const LEASE: u64 = 1;
 
 struct World {
     etcd: Members,
+    /// The nodes of the first shard, then those of the second, and so on.
     nodes: Vec<Server>,
+    nodes_of_shard: usize,
     /// The way of others to each node.
     ways: Vec<Relay>,
     /// The ways of each node to etcd.
@@ -47,12 +53,12 @@ struct World {
 }
 
 impl World {
-    fn start(write_acks: &str) -> World {
+    fn start(shards: usize, nodes_of_shard: usize, write_acks: &str) -> World {
         let etcd = Members::start(3);
         etcd.control(&["endpoint", "health"]);
         let ports: Vec<u16> = etcd.endpoints().iter().map(|endpoint| port_of(endpoint)).collect();
         let (mut nodes, mut ways, mut to_etcd) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..3 {
+        for _ in 0..shards * nodes_of_shard {
             let relays: Vec<Relay> = ports.iter().map(|port| Relay::to(*port)).collect();
             let store: Vec<String> =
                 relays.iter().map(|relay| format!("127.0.0.1:{}", relay.port())).collect();
@@ -83,44 +89,63 @@ impl World {
             ways.push(way);
             to_etcd.push(relays);
         }
-        let world = World { etcd, nodes, ways, to_etcd };
-        wait("entry", || text(&mut world.nodes[0].connect(), "CLUSTER ADDSLOTSRANGE 0 16383") == "OK");
-        let id = text(&mut world.nodes[0].connect(), "CLUSTER MYID").trim_matches('"').to_owned();
-        for node in 1..3 {
-            let replicate = format!("CLUSTER REPLICATE {id}");
-            wait("shard", || text(&mut world.nodes[node].connect(), &replicate) == "OK");
+        let world = World { etcd, nodes, nodes_of_shard, ways, to_etcd };
+        for shard in 0..shards {
+            let slots = (shard * SLOTS / shards, (shard + 1) * SLOTS / shards - 1);
+            let first = world.of_shard(shard).start;
+            let add = format!("CLUSTER ADDSLOTSRANGE {} {}", slots.0, slots.1);
+            wait("entry", || text(&mut world.nodes[first].connect(), &add) == "OK");
+            let replicate = format!("CLUSTER REPLICATE {}", world.id(first));
+            for node in world.of_shard(shard).skip(1) {
+                wait("shard", || text(&mut world.nodes[node].connect(), &replicate) == "OK");
+            }
         }
         world.wait_until_whole();
         world
     }
 
-    /// Waits until one node is the primary, and the others are in sync.
+    fn shards(&self) -> usize {
+        self.nodes.len() / self.nodes_of_shard
+    }
+
+    fn of_shard(&self, shard: usize) -> Range<usize> {
+        shard * self.nodes_of_shard..(shard + 1) * self.nodes_of_shard
+    }
+
+    fn id(&self, node: usize) -> String {
+        text(&mut self.nodes[node].connect(), "CLUSTER MYID").trim_matches('"').to_owned()
+    }
+
+    /// Waits until each shard has a primary, all others are in sync, and no slots move.
     #[track_caller]
     fn wait_until_whole(&self) {
-        wait("a whole shard", || {
-            let shard =
+        wait("whole shards", || {
+            let shards =
                 self.etcd.control(&["get", "--prefix", "--print-value-only", "/evenkeel/evenkeel/shards/"]);
             let alive =
                 self.etcd.control(&["get", "--prefix", "--print-value-only", "/evenkeel/evenkeel/alive/"]);
-            let numbers = |text: &str, before: &str| -> BTreeSet<u64> {
-                let all = text.split(before).skip(1);
-                all.filter_map(|rest| rest.split([',', '}']).next()?.parse().ok()).collect()
-            };
-            let living = numbers(&alive, "\"incarnation\":");
-            let in_sync: BTreeSet<u64> = shard
+            let living: BTreeSet<u64> = alive
+                .split("\"incarnation\":")
+                .skip(1)
+                .filter_map(|rest| rest.split([',', '}']).next()?.parse().ok())
+                .collect();
+            let in_sync: BTreeSet<u64> = shards
                 .split("\"incarnations\":{")
-                .nth(1)
-                .and_then(|rest| rest.split('}').next())
-                .into_iter()
+                .skip(1)
+                .filter_map(|rest| rest.split('}').next())
                 .flat_map(|all| all.split(','))
                 .filter_map(|one| one.rsplit(':').next()?.parse().ok())
                 .collect();
-            living.len() == 3 && living == in_sync && self.primary().is_some()
+            living.len() == self.nodes.len()
+                && living == in_sync
+                && (0..self.shards()).all(|shard| self.primary(shard).is_some())
+                && !shards.contains("leftover")
+                && self.nodes.iter().all(|node| moving(&mut node.connect()) == Some(0))
         });
     }
 
-    fn primary(&self) -> Option<usize> {
-        (0..3).find(|node| {
+    fn primary(&self, shard: usize) -> Option<usize> {
+        self.of_shard(shard).find(|node| {
             let mut client = self.nodes[*node].connect();
             text(&mut client, "ROLE").contains("master") && field(&mut client, "cluster_state") == "ok"
         })
@@ -136,6 +161,12 @@ impl World {
         client.set_reply_timeout(REPLY_MAX);
         Some(client)
     }
+}
+
+/// Slots that leave a node, or arrive at it.
+fn moving(client: &mut Client) -> Option<u64> {
+    let of = |client: &mut Client, name: &str| field(client, name).parse::<u64>().ok();
+    Some(of(client, "cluster_slots_leaving")? + of(client, "cluster_slots_arriving")?)
 }
 
 fn port_of(endpoint: &str) -> u16 {
@@ -166,17 +197,21 @@ struct Follower<'w> {
     client: Option<Client>,
 }
 
-impl Follower<'_> {
+impl<'w> Follower<'w> {
+    fn new(world: &'w World, node: usize) -> Follower<'w> {
+        Follower { world, node, client: None }
+    }
+
     fn call(&mut self, words: &[&str]) -> Reply {
         if self.client.is_none() {
             self.client = self.world.connect(self.node);
         }
         let Some(client) = &mut self.client else {
-            self.go_to((self.node + 1) % 3);
+            self.go_on();
             return Reply::NotRun;
         };
         let Ok(reply) = client.try_call(words) else {
-            self.go_to((self.node + 1) % 3);
+            self.go_on();
             return Reply::Unknown;
         };
         let reply = reply.to_string();
@@ -189,10 +224,14 @@ impl Follower<'_> {
                     .iter()
                     .any(|code| error.starts_with(code));
                 assert!(is_refusal, "an error that no fault explains: {reply}");
-                self.go_to((self.node + 1) % 3);
+                self.go_on();
             }
         }
         Reply::NotRun
+    }
+
+    fn go_on(&mut self) {
+        self.go_to((self.node + 1) % self.world.nodes.len());
     }
 
     fn go_to(&mut self, node: usize) {
@@ -210,7 +249,7 @@ fn work(
     stops: &AtomicBool,
 ) {
     let mut random = Random::new(number);
-    let mut follower = Follower { world, node: number as usize % 3, client: None };
+    let mut follower = Follower::new(world, number as usize % world.nodes.len());
     let now = || began.elapsed().as_nanos() as u64 + 1;
     while !stops.load(Relaxed) {
         std::thread::sleep(THINK);
@@ -259,8 +298,10 @@ fn record(history: &Mutex<History>, key: String, operation: Operation) {
 /// Lets a node or its network fail for a while. Returns the name of the fault, and the node that ends in
 /// order, if one does.
 fn fail(world: &World, random: &mut Random) -> (String, Option<usize>) {
-    let primary = world.primary().unwrap_or(0);
-    let node = if random.chance(70) { primary } else { random.below(3) };
+    let shard = random.below(world.shards());
+    let nodes = world.of_shard(shard);
+    let primary = world.primary(shard).unwrap_or(nodes.start);
+    let node = if random.chance(70) { primary } else { nodes.start + random.below(nodes.len()) };
     let who = if node == primary { "the primary" } else { "a replica" };
     let short = Duration::from_millis(100 + random.below(700) as u64);
     let long = Duration::from_millis(LEASE * 1_000 + 200 + random.below(1_300) as u64);
@@ -299,7 +340,7 @@ fn fail(world: &World, random: &mut Random) -> (String, Option<usize>) {
             format!("{who} was cut off for {time:?}")
         }
         6 => {
-            let heir = (0..3).find(|other| *other != primary).expect("there are three");
+            let heir = nodes.clone().find(|other| *other != primary).expect("there are several");
             let mut client = world.nodes[heir].connect();
             let reply = text(&mut client, "CLUSTER FAILOVER");
             nap();
@@ -314,17 +355,90 @@ fn fail(world: &World, random: &mut Random) -> (String, Option<usize>) {
     (what, None)
 }
 
-#[test]
-fn histories_are_linearizable() {
-    if is_missing() {
-        return;
+/// A primary as CLUSTER NODES shows it.
+struct Primary {
+    id: String,
+    node: usize,
+    ranges: Vec<(u64, u64)>,
+}
+
+fn primaries(world: &World, client: &mut Client) -> Vec<Primary> {
+    let shown = client.try_call(&["CLUSTER", "NODES"]).map(|reply| reply.to_string()).unwrap_or_default();
+    let lines = shown.trim_matches('"').split("\\n").filter(|line| line.contains("master"));
+    let primary = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let port = words.get(1)?.split(['@', ',']).next()?.rsplit_once(':')?.1.parse().ok()?;
+        let range = |word: &&str| {
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            Some((first.parse().ok()?, last.parse().ok()?))
+        };
+        let ranges = words.get(8..).unwrap_or_default().iter().filter_map(range).collect();
+        Some(Primary { id: (*words[0]).to_owned(), node: world.node_at(port)?, ranges })
+    };
+    lines.filter_map(primary).collect()
+}
+
+/// Moves slots of a round's keys, and their neighbours, from shard to shard until `stops`. Returns the number
+/// of moves that ended well.
+fn move_slots(world: &World, round: usize, number: u64, stops: &AtomicBool) -> usize {
+    let (mut random, mut moved) = (Random::new(number), 0);
+    while !stops.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(random.below(60) as u64));
+        let key = match random.below(KEYS + 2) {
+            0 => format!("list:{round}"),
+            1 => format!("set:{round}"),
+            register => format!("register:{round}:{}", register - 2),
+        };
+        let Some(mut client) = world.connect(random.below(world.nodes.len())) else { continue };
+        let Ok(slot) = client.try_call(&["CLUSTER", "KEYSLOT", &key]) else { continue };
+        let slot = slot.as_int().expect("a number") as u64;
+        let primaries = primaries(world, &mut client);
+        let range_of =
+            |one: &Primary| one.ranges.iter().copied().find(|(first, last)| (*first..=*last).contains(&slot));
+        let Some((from, range)) = primaries.iter().find_map(|one| Some((one, range_of(one)?))) else {
+            continue;
+        };
+        let others: Vec<&Primary> = primaries.iter().filter(|one| one.node != from.node).collect();
+        if others.is_empty() {
+            continue;
+        }
+        let to = others[random.below(others.len())];
+        let around = random.below(1_000) as u64;
+        let (first, last) = (slot.saturating_sub(around).max(range.0), (slot + around).min(range.1));
+        let Some(mut client) = world.connect(from.node) else { continue };
+        let line = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", to.id);
+        let words: Vec<&str> = line.split(' ').collect();
+        if client.try_call(&words).is_ok_and(|reply| reply.to_string() == "OK") {
+            moved += usize::from(is_moved(&mut client, stops));
+        }
     }
+    moved
+}
+
+/// Waits for the end of the newest move of a node, and returns whether all slots have moved.
+fn is_moved(source: &mut Client, stops: &AtomicBool) -> bool {
+    while !stops.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(10));
+        let Ok(moves) = source.try_call(&["CLUSTER", "GETSLOTMIGRATIONS"]) else { return false };
+        let moves = moves.to_string();
+        let state = moves.split("\"state\", ").nth(1).and_then(|rest| rest.split('"').nth(1));
+        match state {
+            Some("success") => return true,
+            Some("failed" | "cancelled") | None => return false,
+            Some(_) => {}
+        }
+    }
+    false
+}
+
+/// Runs rounds of faults, and checks the history of each. Returns the number of moves that ended well.
+fn soak(mut world: World) -> usize {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let rounds = std::env::var("EVENKEEL_CLUSTER_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     let mut random = Random::new(seed);
-    let mut world = World::start("in-sync");
     let (began, values) = (Instant::now(), AtomicU64::new(1));
+    let mut moved = 0;
     for round in 0..rounds.unwrap_or(ROUNDS) {
         let (history, stops) = (Mutex::new(History::default()), AtomicBool::new(false));
         let lost_member = random.chance(20).then(|| random.below(3));
@@ -338,13 +452,17 @@ fn histories_are_linearizable() {
                 let number = random.draw() / 16 * 16 + number;
                 scope.spawn(move || work(shared, (round, number), (began, values), history, stops));
             }
+            let (number, stopped) = (random.draw(), &stops);
+            let mover = (shared.shards() > 1)
+                .then(|| scope.spawn(move || move_slots(shared, round, number, stopped)));
             std::thread::sleep(Duration::from_millis(300));
             let what = fail(shared, &mut random);
             std::thread::sleep(Duration::from_millis(300));
             stops.store(true, Relaxed);
+            moved += mover.map_or(0, |mover| mover.join().expect("it does not panic"));
             what
         });
-        println!("round {round}: {what}; member of etcd that was killed: {lost_member:?}");
+        println!("round {round}: {what}; member of etcd that was killed: {lost_member:?}; {moved} moves");
         if let Some(member) = lost_member {
             world.etcd.run(member);
         }
@@ -360,6 +478,24 @@ fn histories_are_linearizable() {
         let history = history.into_inner().expect("no client panics");
         check(&world, round, history, began);
     }
+    moved
+}
+
+#[test]
+fn histories_are_linearizable() {
+    if is_missing() {
+        return;
+    }
+    assert_eq!(soak(World::start(1, 3, "in-sync")), 0, "there is no other shard");
+}
+
+/// Three shards of two nodes; slots move from shard to shard all the time, and most faults meet a move.
+#[test]
+fn histories_are_linearizable_while_slots_move() {
+    if is_missing() {
+        return;
+    }
+    assert!(soak(World::start(3, 2, "in-sync")) > 0, "slots have moved");
 }
 
 /// It serves until its fence, and its writes reach nobody.
@@ -368,8 +504,8 @@ fn a_deposed_primary_keeps_what_nobody_acknowledged() {
     if is_missing() {
         return;
     }
-    let world = World::start("0");
-    let old = world.primary().expect("it is whole");
+    let world = World::start(1, 3, "0");
+    let old = world.primary(0).expect("it is whole");
     let mut client = world.nodes[old].connect();
     assert_eq!(text(&mut client, "SET known v"), "OK");
     assert_eq!(text(&mut client, "WAIT 2 5000"), ":2");
@@ -397,13 +533,20 @@ fn a_deposed_primary_keeps_what_nobody_acknowledged() {
 
 /// Checks a round's history together with the data that the primary has now.
 fn check(world: &World, round: usize, history: History, began: Instant) {
-    let primary = world.primary().expect("it is whole");
-    let mut client = world.nodes[primary].connect();
+    let mut follower = Follower::new(world, 0);
+    let mut ask = |words: &[&str]| {
+        let mut tries = 0..1_000;
+        let reply = tries.find_map(|_| match follower.call(words) {
+            Reply::Done(reply) => Some(reply),
+            Reply::NotRun | Reply::Unknown => None,
+        });
+        reply.unwrap_or_else(|| panic!("no node runs {words:?}"))
+    };
     let mut count = 0;
     for (key, mut operations) in history.registers {
         let now = || began.elapsed().as_nanos() as u64 + 1;
         let begun = now();
-        let found = text(&mut client, &format!("GET {key}")).trim_matches('"').parse().ok();
+        let found = ask(&["GET", &key]).trim_matches('"').parse().ok();
         let kind = Kind::Read(found);
         operations.push(Operation { begun, ended: Some(now()), kind });
         count += operations.len();
@@ -411,12 +554,10 @@ fn check(world: &World, round: usize, history: History, began: Instant) {
             panic!("{key}, {} operations: {wrong}", operations.len());
         }
     }
-    let elements = |client: &mut Client, line: String| -> Vec<String> {
-        let reply = text(client, &line);
-        reply.split('"').skip(1).step_by(2).map(str::to_owned).collect()
-    };
-    let list = elements(&mut client, format!("LRANGE list:{round} 0 -1"));
-    let set = elements(&mut client, format!("SMEMBERS set:{round}"));
+    let elements =
+        |reply: String| -> Vec<String> { reply.split('"').skip(1).step_by(2).map(str::to_owned).collect() };
+    let list = elements(ask(&["LRANGE", &format!("list:{round}"), "0", "-1"]));
+    let set = elements(ask(&["SMEMBERS", &format!("set:{round}")]));
     for (found, known) in [(list, history.appended), (set, history.added)] {
         let distinct: BTreeSet<&String> = found.iter().collect();
         assert_eq!(distinct.len(), found.len(), "an element is there twice");
