@@ -22,6 +22,17 @@ const EVENTS_MAX: usize = 512;
 pub(crate) const BOTH_EDGES: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
 
+/// Lets the calling thread run before all threads of the usual scheduling policies. Then a client on the
+/// machine of the server does not wait for a core that the server uses, as if it had a machine of its own.
+///
+/// # Errors
+/// The kernel refuses it without `CAP_SYS_NICE`.
+pub(crate) fn run_before_others() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: zero is the calling thread; the kernel reads the parameters during the call.
+    checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) }).map(drop)
+}
+
 /// An event of the connection that was registered under `token`.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {

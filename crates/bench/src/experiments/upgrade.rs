@@ -15,7 +15,7 @@ use super::lanes::Lane;
 use crate::interrupt;
 use crate::load::Event;
 use crate::load::timeline::SLICE;
-use crate::proc;
+use crate::proc::{self, PeakMemory};
 use crate::servers::{ServerKind, ask};
 use crate::stats::Goal;
 
@@ -156,12 +156,12 @@ fn hand_over(lane: &Lane) -> Result<Upgraded> {
     let is_done = &AtomicBool::new(false);
     let (output, peak) = std::thread::scope(|scope| {
         let watching = scope.spawn(move || -> Result<u64> {
-            let mut peak = 0;
+            let mut memory = PeakMemory::of([keeper]);
             while !is_done.load(Relaxed) {
-                peak = peak.max(proc::proportional_bytes_of_family(keeper));
+                memory.look();
                 interrupt::sleep(POLL_INTERVAL)?;
             }
-            Ok(peak)
+            Ok(memory.look())
         });
         let mut command = Command::new(lane.server.program());
         let output = command.args(["upgrade", "--port", &lane.server.address.port().to_string()]).output();
