@@ -2,13 +2,14 @@
 //!
 //! | message | sent | clients |
 //! |---|---|---|
-//! | `FAILING_OVER number seconds` | a change of roles begins | wait longer for replies |
-//! | `FAILED_OVER number` | it has ended, or was given up | wait as long as before |
-//! | `MIGRATING number seconds`, `MIGRATED number` | the same for a move of the data | the same |
+//! | `FAILING_OVER number seconds shards` | a change of roles begins | wait longer for replies |
+//! | `FAILED_OVER number shards` | it has ended, or was given up | wait as long as before |
+//! | `MIGRATING number seconds shards`, `MIGRATED number shards` | the same for a move of the data | the same |
 //! | `MOVING number seconds endpoint` | another server takes the place of this server | connect to it |
 //!
 //! All are push messages of RESP3; a client of RESP2 gets none. `number` grows, and is the same for all
-//! clients of an announcement: a pool with several connections acts on it once. [`announce`] is the only
+//! clients of an announcement: a pool with several connections acts on it once. `shards` is [`SHARDS`];
+//! Lettuce warns of a message without it. [`announce`] is the only
 //! place that sends them, from any thread.
 //!
 //! A client that came over TLS is told of an endpoint for TLS alone, other clients of any other. A client of
@@ -28,6 +29,9 @@ use crate::pubsub::push_queue::{self, PushMessage};
 /// Seconds for which clients are asked to use the new endpoint for new connections. Afterwards redis-py dials
 /// the old address again, and is sent on; until then a timer of its own keeps a program alive that would end.
 pub const MOVE_SECONDS: u64 = 15;
+
+/// The shards that a message is about, as text: all data of this server.
+const SHARDS: &str = "0";
 
 /// The request of a client (CLIENT MAINT_NOTIFICATIONS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,10 +147,10 @@ fn send(client: &Arc<ClientInfo>, number: u64, notice: &Notice) {
     }
     let number = Value::Int(number as i64);
     let items = match notice {
-        Notice::FailingOver { seconds } => vec![word("FAILING_OVER"), number, Value::Int(*seconds as i64)],
-        Notice::FailedOver => vec![word("FAILED_OVER"), number],
-        Notice::Migrating { seconds } => vec![word("MIGRATING"), number, Value::Int(*seconds as i64)],
-        Notice::Migrated => vec![word("MIGRATED"), number],
+        Notice::FailingOver { seconds } => begin("FAILING_OVER", number, *seconds),
+        Notice::FailedOver => vec![word("FAILED_OVER"), number, word(SHARDS)],
+        Notice::Migrating { seconds } => begin("MIGRATING", number, *seconds),
+        Notice::Migrated => vec![word("MIGRATED"), number, word(SHARDS)],
         Notice::Moving(endpoint) => {
             let place = match asked {
                 Asked::NoEndpoint => Value::Null,
@@ -160,6 +164,10 @@ fn send(client: &Arc<ClientInfo>, number: u64, notice: &Notice) {
     let mut resp3 = Vec::new();
     Value::Push(items).encode(&mut resp3);
     push_queue::put(client, PushMessage::Unlike { resp2: None, resp3: resp3.into() }, u64::MAX);
+}
+
+fn begin(name: &str, number: Value, seconds: u64) -> Vec<Value> {
+    vec![word(name), number, Value::Int(seconds as i64), word(SHARDS)]
 }
 
 fn word(text: &str) -> Value {

@@ -119,7 +119,7 @@ fn a_failover_that_is_given_up_lets_writers_go_on() {
     send(&mut writer, "SET k w");
     parked(&old, 1);
     ok(&mut old.connect(), "FAILOVER ABORT");
-    reads(&mut writer, &["FAILED_OVER", "OK"]);
+    reads(&mut writer, &["FAILED_OVER\", :2, \"0\"]", "OK"]);
     thaw(&new);
 }
 
@@ -152,7 +152,7 @@ fn a_shutdown_names_the_replica() {
     reads(&mut client, &["FAILED_OVER"]);
     reads(&mut operator, &["Errors trying to SHUTDOWN"]);
     send(&mut operator, "SHUTDOWN NOSAVE");
-    reads(&mut client, &["FAILING_OVER\", :3, :7]"]);
+    reads(&mut client, &["FAILING_OVER\", :3, :7, \"0\"]"]);
     thaw(&new);
     reads(&mut client, &[&format!("\"MOVING\", :4, :{MOVE}, \"127.0.0.1:{}\"", new.port())]);
     is_closed(&mut client);
