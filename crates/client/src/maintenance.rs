@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `FAILING_OVER number seconds shards` | a change of roles begins | wait longer for replies |
 //! | `FAILED_OVER number shards` | it has ended, or was given up | wait as long as before |
-//! | `MIGRATING number seconds shards`, `MIGRATED number shards` | the same for a move of the data | the same |
+//! | `MIGRATING number seconds shards`, `MIGRATED number shards` | the same for a move of data | the same |
 //! | `MOVING number seconds endpoint` | another server takes the place of this server | connect to it |
 //!
 //! All are push messages of RESP3; a client of RESP2 gets none. `number` grows, and is the same for all
