@@ -138,6 +138,8 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// Cost of cluster mode
+    Cluster(Options),
     /// Time of a move of slots to another node, and its impact on clients
     Migration {
         #[command(flatten)]
@@ -253,6 +255,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Verb::Upgrade { args, options } => run(&options, |session| experiments::upgrade(session, &args)),
         Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
         Verb::Migration { args, options } => run(&options, |session| experiments::migration(session, &args)),
+        Verb::Cluster(options) => run(&options, experiments::cluster),
         Verb::Failover { args, options } => run(&options, |session| experiments::failover(session, &args)),
         Verb::FrozenDisk(options) => run(&options, experiments::frozen_disk),
         Verb::Replica(options) => run(&options, experiments::replica),

@@ -9,6 +9,7 @@ mod account;
 mod accounting;
 mod aof;
 mod churn;
+mod cluster;
 mod connections;
 mod elements;
 mod failover;
@@ -56,6 +57,7 @@ use crate::{interrupt, proc, sys};
 pub(crate) use accounting::accounting;
 pub(crate) use aof::aof;
 pub(crate) use churn::{ChurnArgs, churn};
+pub(crate) use cluster::cluster;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
 pub(crate) use failover::{FailoverArgs, failover};
@@ -421,6 +423,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + frozen::estimate(session)
         + features::estimate(session)
         + accounting::estimate(session)
+        + cluster::estimate(session)
         + replica::estimate(session)
         + full_sync::estimate(session, &synced)
         + load::estimate(session, &large)
@@ -451,6 +454,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("frozen-disk", frozen_disk)?;
     session.attempt("features", features)?;
     session.attempt("accounting", accounting)?;
+    session.attempt("cluster", cluster)?;
     session.attempt("replica", replica)?;
     session.attempt("full-sync", |it| full_sync(it, &synced))?;
     session.attempt("loading", |it| load(it, &large))?;

@@ -165,14 +165,18 @@ fn wait(mut holds: impl FnMut() -> bool) -> Result<()> {
 }
 
 /// A single member of etcd, which ends with the value.
-struct Etcd {
+pub(crate) struct Etcd {
     child: Child,
     directory: PathBuf,
     address: SocketAddr,
 }
 
 impl Etcd {
-    fn start() -> Result<Etcd> {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn start() -> Result<Etcd> {
         let port =
             || -> Result<u16> { Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port()) };
         let (client, peer, directory) = (port()?, port()?, new_directory()?);

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::load::endpoint::Protocol;
 
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::{Cluster, Etcd};
 pub(crate) use nginx::Nginx;
 pub(crate) use server::{Launch, Server, ask, ask_within, resolve};
 
