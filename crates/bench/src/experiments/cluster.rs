@@ -1,8 +1,8 @@
 //! `cluster`: what cluster mode costs a command, beside the same server without it.
 //!
-//! Each server runs without cluster mode, twice as a control, and as a node that owns all slots: Evenkeel alone
-//! and with a map in etcd, Valkey alone. All are measured by turns, on one CPU each, and the ratios are those of
-//! CPU time per command within a round.
+//! Each server runs without cluster mode, twice as a control, and as a node that owns all slots: Evenkeel
+//! alone and with a map in etcd, Valkey alone. All are measured by turns, on one CPU each, and the ratios are
+//! those of CPU time per command within a round.
 
 use std::time::{Duration, Instant};
 
