@@ -14,6 +14,7 @@
 #   - the server has read a deferred client's blocking command before the next command of another client is
 #     sent: the tests rely on this order, which workers do not keep between clients;
 #   - the tests in the skip list are left out, or with `try` run and reported when they pass;
+#   - the nodes of a cluster share a map in etcd, in place of a cluster bus (CONFORMANCE_ETCD is its address);
 #   - of Redis' suite, the tests that Valkey's suite has as well are left out, since where the two differ Valkey's
 #     count.
 #
@@ -117,7 +118,7 @@ proc record {status elapsed name {detail ""}} {
 
 # --- Wrappers around the suite's procedures -----------------------------------------------------------------
 
-set REPLACED {test start_server tags send_data_packet test_client_main
+set REPLACED {test start_server start_multiple_servers test_fixture R tags send_data_packet test_client_main
     get_nonloopback_addr verify_log_message wait_for_log_messages}
 # Redis 7.0's suite waits two minutes for a server that has ended.
 if {$suite eq "redis"} { lappend REPLACED wait_server_started }
@@ -205,14 +206,54 @@ proc send_data_packet {channel status data {elapsed 0}} {
 }
 
 proc start_server {options {code undefined}} {
-    # The suite's clusters need a cluster bus: they are left out.
-    if {$::suite eq "valkey" && [regexp {cluster-enabled[ \{\"]+yes} $options]} return
-    if {$::directives ne ""} {
-        set theirs [expr {[dict exists $options overrides] ? [dict get $options overrides] : ""}]
-        dict set options overrides [concat $theirs $::directives]
+    set more $::directives
+    if {$::suite eq "valkey" && [regexp {cluster-enabled[ \{\"]+yes} $options]} {
+        if {$::etcd eq ""} return
+        set name [expr {$::cluster_name eq "" ? [new_cluster_name] : $::cluster_name}]
+        lappend more cluster-store etcd://$::etcd cluster-name $name
+    }
+    if {$more ne ""} {
+        # `overrides` may be there several times.
+        set theirs ""
+        foreach {option value} $options { if {$option eq "overrides"} { set theirs [concat $theirs $value] } }
+        dict set options overrides [concat $theirs $more]
     }
     if {$code ne "undefined" && $::test_depth == 0} { set code [list run_statements $code] }
     uplevel 1 [list suite_start_server $options $code]
+}
+
+# Nodes that are started together share a map; a node that is started alone has its own.
+set etcd [expr {[info exists env(CONFORMANCE_ETCD)] ? $env(CONFORMANCE_ETCD) : ""}]
+set cluster_name ""
+set clusters 0
+
+proc new_cluster_name {} { return "conformance-[pid]-[incr ::clusters]" }
+
+proc start_multiple_servers {num options code} {
+    set outer $::cluster_name
+    set ::cluster_name [new_cluster_name]
+    try {
+        uplevel 1 [list suite_start_multiple_servers $num $options $code]
+    } finally {
+        set ::cluster_name $outer
+    }
+}
+
+# The map in etcd gives each shard its epoch, so a node refuses one that the suite gives to a new node.
+proc R {n args} {
+    if {$::etcd ne "" && [string equal -nocase [lrange $args 0 1] "cluster set-config-epoch"]} { return OK }
+    uplevel 1 [list suite_R $n {*}$args]
+}
+
+# Prepares something for the tests of `code`, which run statement by statement.
+proc test_fixture {name setup teardown code} {
+    if {[catch {uplevel 1 $setup} message]} {
+        set ::complete 0
+        record failed 0 "(setup) $name" [exception $message]
+        return
+    }
+    uplevel 1 [list run_statements $code]
+    uplevel 1 $teardown
 }
 
 proc tags {tags code} {

@@ -186,8 +186,9 @@ pub struct ShutdownOptions {
     pub now: bool,
     /// Whether to end even if the snapshot fails.
     pub force: bool,
-    /// Used by clusters.
+    /// Not while this node serves slots that no other node could take over, unless `force` is set.
     pub safe: bool,
+    /// Without effect: an orderly end hands the shard over in any case.
     pub failover: bool,
 }
 

@@ -670,7 +670,9 @@ fn watch_signals(server: Arc<Server>) {
                     std::process::exit(1);
                 }
                 log::warn!("Received {name} scheduling shutdown...");
-                end::begin(&server.persist, how, None);
+                if !server.is_end_unsafe(how) {
+                    end::begin(&server.persist, how, None);
+                }
             }
         })
         .expect("a thread can be started");

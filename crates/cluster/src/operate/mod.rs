@@ -43,7 +43,8 @@ pub enum Operation {
     Forget(NodeId),
     /// CLUSTER REPLICATE node
     Replicate(NodeId),
-    /// CLUSTER RESET: the node is alone again, the primary of a new shard.
+    /// CLUSTER RESET, CLUSTER REPLICATE NO ONE: a replica is alone again, the primary of a new shard, and
+    /// removes the keys of its former shard.
     Reset { shard: ShardId, incarnation: u64 },
     /// CLUSTER BUMPEPOCH
     BumpEpoch,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{Plan, Refusal};
 use crate::id::{NodeId, ShardId};
 use crate::map::{Address, Node, Shard};
+use crate::slots::SLOTS;
 use crate::snapshot::{Change, Key};
 
 impl Plan<'_> {
@@ -97,7 +98,9 @@ impl Plan<'_> {
             };
         }
         self.leave_shard(id, &old, self.me);
-        let mut own = Shard { epoch: 1, primary: Some(self.me), ..Shard::default() };
+        // It has the former shard's keys yet, and removes them.
+        let leftover = (0..SLOTS as u16).collect();
+        let mut own = Shard { epoch: 1, primary: Some(self.me), leftover, ..Shard::default() };
         own.set_members(&BTreeMap::from([(self.me, incarnation)]));
         self.change(Change::Shard(shard, own));
         self.move_to(shard);

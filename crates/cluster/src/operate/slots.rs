@@ -184,10 +184,10 @@ impl Plan<'_> {
     }
 }
 
-/// Keys of an earlier move must not become those of the slot.
+/// Keys of an earlier move, or of a former shard, must not become those of the slot.
 fn refuse_leftover(shard: &Shard, slots: &SlotRanges) -> Result<(), Refusal> {
     match slots.iter().find(|slot| shard.leftover.contains(*slot)) {
-        Some(slot) => Err(format!("ERR Keys of slot {slot} that a move has left are still being removed")),
+        Some(slot) => Err(format!("ERR Former keys of slot {slot} are still being removed")),
         None => Ok(()),
     }
 }

@@ -107,6 +107,9 @@ fn a_node_replicates_and_is_reset() {
     assert!(view.revision_of(Key::Shard(shard(1))) > before, "what is under way for the old shard is void");
     run(&mut view, 3, Operation::Reset { shard: shard(8), incarnation: 4 }).expect("a replica");
     assert_eq!(view.shards[&shard(8)].value.primary, Some(node(3)));
+    assert!(refusal(&mut view, 3, Operation::AddSlots(slots(16_000..=16_000))).contains("Former keys"));
+    run(&mut view, 3, Operation::Cleared(slots(0..=16_383))).expect("the primary");
+    assert!(view.shards[&shard(8)].value.leftover.is_empty());
     assert!(refusal(&mut view, 1, Operation::Reset { shard: shard(8), incarnation: 4 }).contains("RESET"));
 }
 

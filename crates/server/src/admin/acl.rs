@@ -40,11 +40,6 @@ fn help(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-fn wrong_number(call: &ServerCall<'_, '_>) -> Error {
-    const TEXT: &[u8] = b"ERR unknown subcommand or wrong number of arguments for '";
-    Error::Bytes([TEXT, call.base.args.quoted(1, 128), b"'. Try ACL HELP."].concat())
-}
-
 /// ACL CAT [category]
 fn categories(call: &mut ServerCall<'_, '_>) -> Done {
     match call.base.args.len() {
@@ -60,7 +55,7 @@ fn categories(call: &mut ServerCall<'_, '_>) -> Done {
             call.base.reply.array(names.len());
             names.iter().for_each(|name| call.base.reply.bulk(name.as_bytes()));
         }
-        _ => return Err(wrong_number(call)),
+        _ => return Err(call.wrong_form("ACL")),
     }
     Ok(Flow::Replied)
 }
@@ -256,7 +251,7 @@ fn password(call: &mut ServerCall<'_, '_>) -> Done {
     let bits = match call.base.args.len() {
         2 => 256,
         3 => call.base.args.int(2)?,
-        _ => return Err(wrong_number(call)),
+        _ => return Err(call.wrong_form("ACL")),
     };
     if !(1..=4096).contains(&bits) {
         return Err(Error::text(TEXT));
@@ -280,7 +275,7 @@ fn log(call: &mut ServerCall<'_, '_>) -> Done {
             return Ok(Flow::Replied);
         }
         3 => usize::try_from(call.base.args.int(2)?).unwrap_or(0),
-        _ => return Err(wrong_number(call)),
+        _ => return Err(call.wrong_form("ACL")),
     };
     let entries = log.latest(count);
     let (now_ms, reply) = (call.now_ms(), &mut *call.base.reply);

@@ -54,11 +54,7 @@ fn get_slow(call: &mut ServerCall<'_, '_>) -> Done {
         2 => (USUAL_COUNT, false),
         3 => (count(&call.base.args)?, false),
         4 if call.base.args.is(3, "STAGES") => (count(&call.base.args)?, true),
-        _ => {
-            let lead = b"ERR unknown subcommand or wrong number of arguments for '";
-            let name = call.base.args.quoted(1, 128);
-            return Err(Error::Bytes([&lead[..], name, b"'. Try SLOWLOG HELP."].concat()));
-        }
+        _ => return Err(call.wrong_form("SLOWLOG")),
     };
     reply_newest(call, CommandLogKind::Slow, count, with_stages);
     Ok(Flow::Replied)

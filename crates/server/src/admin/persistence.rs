@@ -147,7 +147,7 @@ fn last_save(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]
 ///
 /// There is no reply: the client sees the connection close. If a save is due and fails, the server stays up,
 /// unless FORCE is given. A client that sends SHUTDOWN during a shutdown waits for it.
@@ -160,6 +160,7 @@ fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
             b"NOSAVE" if how.save != Some(true) => how.save = Some(false),
             b"NOW" => how.now = true,
             b"FORCE" => how.force = true,
+            b"SAFE" => how.safe = true,
             b"ABORT" => abort = true,
             _ => return Err(Error::Syntax),
         }
@@ -173,6 +174,9 @@ fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
         }
         call.base.reply.ok();
         return Ok(Flow::Replied);
+    }
+    if call.server.is_end_unsafe(how) {
+        return Err(Error::text("ERR Errors trying to SHUTDOWN. Check logs."));
     }
     // A snapshot would have to wait for the script, which may never end.
     if how.save != Some(false) && call.server.scripts.busy.is_busy() {

@@ -7,6 +7,7 @@ use crate::server::Server;
 use evenkeel_client::session::Session;
 use evenkeel_command::Call;
 use evenkeel_command::call::HasCall;
+use evenkeel_command::error::Error;
 use evenkeel_command::flow::Done;
 
 /// The function that runs such a command.
@@ -20,6 +21,15 @@ pub(crate) struct ServerCall<'a, 'h> {
     pub(crate) server: &'a Arc<Server>,
     /// Number of the thread that runs the command, for its statistics.
     pub(crate) worker: usize,
+}
+
+impl ServerCall<'_, '_> {
+    /// The error for a subcommand of `container` with a wrong number of arguments.
+    pub(crate) fn wrong_form(&self, container: &str) -> Error {
+        let text = b"ERR unknown subcommand or wrong number of arguments for '";
+        let name = self.base.args.quoted(1, 128);
+        Error::Bytes([&text[..], name, b"'. Try ", container.as_bytes(), b" HELP."].concat())
+    }
 }
 
 impl<'a, 'h> Deref for ServerCall<'a, 'h> {

@@ -38,7 +38,7 @@ use std::time::Duration;
 use evenkeel_cluster::{
     Address, FailoverMode, Map, Node, NodeId, SLOTS, Shard, ShardId, SlotRanges, nodes_file,
 };
-use evenkeel_config::Settings;
+use evenkeel_config::{Settings, ShutdownOptions};
 use evenkeel_runtime::{clock, random};
 use evenkeel_store::ThreadContext;
 use parking_lot::{Mutex, RwLock};
@@ -356,6 +356,19 @@ impl Server {
     #[inline]
     pub(crate) fn is_fenced(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| cluster.fence.has_passed())
+    }
+
+    /// Whether an end with these options would leave slots without a node, which `safe` forbids. Logs the
+    /// reason.
+    pub(crate) fn is_end_unsafe(&self, how: ShutdownOptions) -> bool {
+        let Some(cluster) = self.cluster.as_ref().filter(|_| how.safe && !how.force) else { return false };
+        let view = cluster.view();
+        let has_slots = view.map.shard(view.shard).is_some_and(|shard| !shard.slots.is_empty());
+        let is_needed = view.is_primary && has_slots && view.in_sync_replicas() == 0;
+        if is_needed {
+            log::warn!("This node serves slots, and no replica could take them over. The server goes on");
+        }
+        is_needed
     }
 
     /// Makes `map` the server's map, in which it is the node `me`. When this returns, no command runs any

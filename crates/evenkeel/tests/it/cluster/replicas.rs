@@ -49,6 +49,74 @@ fn role(client: &mut Client) -> String {
     role.split('"').nth(1).unwrap_or_default().to_owned()
 }
 
+/// The keys of a slot are removed in all databases and at the replica; other keys stay.
+#[test]
+fn a_slot_is_flushed() {
+    if is_missing() {
+        return;
+    }
+    let cluster = shard(2, &["--cluster-databases", "2", "--databases", "2"]);
+    let (mut primary, mut replica) = (cluster.connect(0), cluster.connect(1));
+    for db in 0..2 {
+        primary.run(&format!("SELECT {db}"));
+        (0..3_000).for_each(|number| _ = primary.run(&format!("SET {{tag}}:{number} v")));
+        primary.run("SET stays v");
+    }
+    let slot = text(&mut primary, "CLUSTER KEYSLOT {tag}").trim_start_matches(':').to_owned();
+    let flush = format!("CLUSTER FLUSHSLOT {slot}");
+    primary.run("MULTI");
+    primary.run(&flush);
+    assert!(text(&mut primary, "EXEC").contains("ERR"), "it cannot be part of a transaction");
+    assert_eq!(text(&mut primary, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), ":3000");
+    assert!(text(&mut replica, &flush).starts_with("-READONLY"));
+    assert_eq!(text(&mut primary, &flush), "OK");
+    for db in 0..2 {
+        primary.run(&format!("SELECT {db}"));
+        assert_eq!(text(&mut primary, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), ":0");
+        assert_eq!(text(&mut primary, "GET stays"), "\"v\"");
+        replica.run(&format!("SELECT {db}"));
+        wait("the replica's removal", || text(&mut replica, "DBSIZE") == ":1");
+    }
+}
+
+/// A replica that leaves its shard has none of its keys, and may get slots. SHUTDOWN SAFE goes by who could
+/// take the slots over.
+#[test]
+fn a_replica_becomes_an_empty_primary() {
+    if is_missing() {
+        return;
+    }
+    let cluster = shard(2, &[]);
+    let (mut primary, mut replica) = (cluster.connect(0), cluster.connect(1));
+    (0..5_000).for_each(|number| _ = primary.run(&format!("SET key:{number} v")));
+    assert_eq!(text(&mut primary, "WAIT 1 5000"), ":1");
+    assert_eq!(text(&mut replica, "CLUSTER REPLICATE NO ONE"), "OK");
+    assert_eq!(role(&mut replica), "master");
+    assert_eq!(text(&mut replica, "DBSIZE"), ":0");
+    assert_eq!(text(&mut replica, "CLUSTER REPLICATE NO ONE"), "OK");
+    assert_ne!(text(&mut replica, "CLUSTER MYSHARDID"), text(&mut primary, "CLUSTER MYSHARDID"));
+    assert_eq!(text(&mut primary, "CLUSTER DELSLOTS 12182"), "OK");
+    wait("a new owner", || text(&mut replica, "CLUSTER ADDSLOTS 12182") == "OK");
+    wait("service", || text(&mut replica, "SET foo v") == "OK");
+    assert_eq!(text(&mut primary, "DBSIZE"), ":5000");
+    let refusal = "-ERR Errors trying to SHUTDOWN. Check logs.";
+    for client in [&mut primary, &mut replica] {
+        assert_eq!(text(client, "SHUTDOWN NOSAVE SAFE"), refusal);
+    }
+}
+
+/// With a replica that could take the slots over, the node ends.
+#[test]
+fn a_safe_shutdown_hands_the_shard_over() {
+    if is_missing() {
+        return;
+    }
+    let cluster = shard(2, &[]);
+    cluster.connect(0).send(&["SHUTDOWN", "NOSAVE", "SAFE"]).expect("connected");
+    wait("the end", || cluster.nodes[0].try_connect().is_err());
+    wait("service", || text(&mut cluster.connect(1), "SET k v") == "OK");
+}
+
 /// What a client saw that wrote one value after another, from `1` on, and followed the redirections.
 #[derive(Default)]
 struct Written {

@@ -4,6 +4,8 @@
 //! [`Server::change_map`]. It cannot wait for that inside a transaction or a script, and is refused there.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
 
 use evenkeel_cluster::{FailoverMode, NodeId, ShardId, SlotRanges};
 use evenkeel_resp::number::parse_i64;
@@ -18,11 +20,32 @@ use crate::server::Server;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode, Work};
 
+/// The longest wait of a reply for the removal of a former replica's keys.
+const EMPTY_MAX: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
 /// Changes the map; the reply is OK.
 fn change(call: &mut ServerCall<'_, '_>, request: MapRequest) -> Done {
     may_change(call)?;
     let server = call.server.clone();
     call.offload_io(Work::waits_for_disk(move || server.change_map(&request).map_err(failed)))
+}
+
+/// Makes a replica the primary of a shard of its own. The reply comes when the keys of its former shard are
+/// removed, or after [`EMPTY_MAX`].
+fn detach(call: &mut ServerCall<'_, '_>) -> Done {
+    may_change(call)?;
+    let server = call.server.clone();
+    call.offload_io(Work::waits_for_disk(move || {
+        server.change_map(&MapRequest::Reset { hard: None }).map_err(failed)?;
+        let until = Instant::now() + EMPTY_MAX;
+        let view = || server.cluster.as_ref().map(|cluster| cluster.view());
+        let is_empty = || view().is_none_or(|view| view.is_primary && view.leftover().is_empty());
+        while !is_empty() && Instant::now() < until && !server.core.stopping.load(Acquire) {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }))
 }
 
 pub(super) fn may_change(call: &ServerCall<'_, '_>) -> Result<(), Error> {
@@ -212,6 +235,9 @@ pub(super) fn reset(call: &mut ServerCall<'_, '_>) -> Done {
     if view.is_primary && has_keys(call) {
         return Err(Error::text("ERR CLUSTER RESET can't be called with master nodes containing keys"));
     }
+    if !is_hard && !view.is_primary && shared(call).is_ok() {
+        return detach(call);
+    }
     let hard = is_hard.then(|| (NodeId::new(random_id()), ShardId::new(random_id())));
     change(call, MapRequest::Reset { hard })
 }
@@ -259,9 +285,23 @@ pub(super) fn forget(call: &mut ServerCall<'_, '_>) -> Done {
     change(call, MapRequest::Forget(node))
 }
 
-/// CLUSTER REPLICATE node-id
+/// CLUSTER REPLICATE node-id | NO ONE
+///
+/// With NO ONE, a replica becomes the empty primary of a shard of its own.
 pub(super) fn replicate(call: &mut ServerCall<'_, '_>) -> Done {
     let view = view(call)?;
+    match call.base.args.len() {
+        3 => {}
+        4 if call.base.args.is(2, "NO") && call.base.args.is(3, "ONE") => {
+            if !view.is_primary {
+                shared(call)?;
+                return detach(call);
+            }
+            call.base.reply.ok();
+            return Ok(Flow::Replied);
+        }
+        _ => return Err(call.wrong_form("CLUSTER")),
+    }
     let node = named(&view, call.base.args.at(2))?.0;
     if node == view.me {
         return Err(Error::text("ERR Can't replicate myself"));

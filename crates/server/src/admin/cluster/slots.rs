@@ -70,6 +70,36 @@ pub(super) fn keys(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
+/// CLUSTER FLUSHSLOT slot [ASYNC | SYNC]
+///
+/// Removes the keys of the slot in all databases, in slices on a thread of its own, while other clients go
+/// on. The reply comes when the slot is empty, either way: a key's memory is freed with it.
+pub(super) fn flush(call: &mut ServerCall<'_, '_>) -> Done {
+    view(call)?;
+    let slot = slot_at(call, 2)?;
+    match call.base.args.len() {
+        3 => {}
+        4 if call.base.args.is(3, "ASYNC") || call.base.args.is(3, "SYNC") => {}
+        4 => return Err(Error::Syntax),
+        _ => return Err(call.wrong_form("CLUSTER")),
+    }
+    let (server, of_thread) = (call.server.clone(), call.server.clone());
+    call.base.offload_alone(move |reply| {
+        let is_primary = move || of_thread.cluster.as_ref().is_some_and(|cluster| cluster.view().is_primary);
+        let (ended, end) = std::sync::mpsc::channel();
+        let slots = std::iter::once(slot).collect();
+        // The receiver is gone if the server stops.
+        if !server.replication.clear_slots(slots, is_primary, move |is_empty| _ = ended.send(is_empty)) {
+            return Err(Error::text("ERR too many slots are being emptied or moved: try again later"));
+        }
+        match end.recv() {
+            Ok(true) => reply.ok(),
+            _ => return Err(Error::text("ERR this node is no primary any more: the slot is not empty")),
+        }
+        Ok(())
+    })
+}
+
 /// A metric of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {

@@ -278,7 +278,8 @@ impl Agent {
         all
     }
 
-    /// Removes the keys of slots that a move has left here, once no move needs them.
+    /// Removes the keys of slots that this shard does not own: a move has left them here, or this node was a
+    /// replica of another shard.
     pub(super) fn clear_leftover(self: &Arc<Agent>, server: &Arc<Server>, is_clearing: &Arc<AtomicBool>) {
         let Some(cluster) = &server.cluster else { return };
         let view = cluster.view();
@@ -302,7 +303,7 @@ impl Agent {
         };
         let begun = server.replication.clear_slots(slots, may_go_on, move |is_clear| {
             if is_clear {
-                log::info!("The keys of {} slots that have moved are removed", leftover.len());
+                log::info!("The former keys of {} slots are removed", leftover.len());
                 if let Err(reason) = operator::commit_quietly(&agent, &Operation::Cleared(leftover)) {
                     log::info!("The map still says that keys of moved slots are here: {reason}");
                 }
