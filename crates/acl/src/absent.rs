@@ -6,7 +6,7 @@
 /// Full names in lower case, sorted.
 #[rustfmt::skip]
 const NAMES: &[&str] = &[
-    "cluster|flushslot", "cluster|syncslots",
+    "cluster|syncslots",
 ];
 
 /// Whether `name`, in lower case, is such a command or a subcommand.

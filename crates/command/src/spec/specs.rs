@@ -271,7 +271,7 @@ const EXTRAS: &[Extra] = &[
     extra("CLUSTERSCAN").keys(&[key(1, NOT_A_KEY)])
         .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"]),
     extra("CLUSTER|CANCELSLOTMIGRATIONS").databases(DatabaseArgs::All),
-    extra("CLUSTER|FLUSHSLOT").databases(DatabaseArgs::All),
+    extra("CLUSTER|FLUSHSLOT").categories(&["@keyspace"]).databases(DatabaseArgs::All),
     extra("CLUSTER|MIGRATESLOTS").databases(DatabaseArgs::All),
     extra("COMMAND").tips(CHANGES_ORDER),
     extra("COMMANDLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),

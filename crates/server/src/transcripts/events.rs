@@ -398,6 +398,7 @@ fn every_write_command_has_an_event_rule_or_reports_itself() {
         "BLMOVE",
         "BLMOVEM",
         "BRPOPLPUSH",
+        "CLUSTER|FLUSHSLOT",
         "HDEL",
         "HEXPIRE",
         "HEXPIREAT",
