@@ -38,7 +38,8 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
         alters ("CLUSTER|DELSLOTS",              at_least(3), requests::remove_slots),
         alters ("CLUSTER|DELSLOTSRANGE",         at_least(4), requests::remove_ranges),
         alters ("CLUSTER|FAILOVER",              at_least(2), requests::fail_over),
-        alters ("CLUSTER|FLUSHSLOT",             at_least(3), slots::flush).flag(Flags::WRITE).without(Flags::STALE),
+        alters ("CLUSTER|FLUSHSLOT",             at_least(3), slots::flush)
+            .flag(Flags::WRITE).without(Flags::STALE),
         alters ("CLUSTER|FLUSHSLOTS",            exactly(2),  requests::flush_slots),
         alters ("CLUSTER|FORGET",                exactly(3),  requests::forget),
         asks   ("CLUSTER|GETKEYSINSLOT",         exactly(4),  slots::keys),
