@@ -108,7 +108,7 @@ pub(crate) fn cluster(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a node owns all slots; it takes those that nobody owns.
+/// Waits until the node of a lane owns all slots. Slots without an owner are added to the node.
 fn own_all_slots(lane: &Lane) -> Result<()> {
     let until = Instant::now() + READY_MAX;
     loop {
