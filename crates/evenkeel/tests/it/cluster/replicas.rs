@@ -79,8 +79,8 @@ fn a_slot_is_flushed() {
     }
 }
 
-/// A replica that leaves its shard keeps none of the keys, and slots can be added to it. Then no replica could
-/// take over the slots of either node, so both refuse SHUTDOWN SAFE.
+/// A replica that leaves its shard keeps none of the keys, and slots can be added to it. Then no replica
+/// could take over the slots of either node, so both refuse SHUTDOWN SAFE.
 #[test]
 fn a_replica_becomes_an_empty_primary() {
     if is_missing() {
