@@ -119,7 +119,7 @@ proc record {status elapsed name {detail ""}} {
 # --- Wrappers around the suite's procedures -----------------------------------------------------------------
 
 set REPLACED {test start_server start_multiple_servers test_fixture R tags send_data_packet test_client_main
-    get_nonloopback_addr verify_log_message wait_for_log_messages}
+    get_nonloopback_addr verify_log_message wait_for_log_messages wait_for_cluster_state}
 # Redis 7.0's suite waits two minutes for a server that has ended.
 if {$suite eq "redis"} { lappend REPLACED wait_server_started }
 
@@ -375,6 +375,14 @@ proc verify_log_message {server pattern from_line} {
 proc wait_for_log_messages {server patterns from_line maxtries delay} {
     if {$maxtries * $delay < 1000} { lassign {100 10} maxtries delay }
     suite_wait_for_log_messages $server $patterns $from_line $maxtries $delay
+}
+
+# A server that was told to end closes its port a moment before its process is gone: the suite asks every process.
+proc wait_for_cluster_state {state} {
+    for {set left 100} {[catch {suite_wait_for_cluster_state $state} message]} {incr left -1} {
+        if {$left == 0 || ![string match "*connection refused*" $message]} { error $message }
+        after 20
+    }
 }
 
 # Tests let two clients block in turn, then let a third client push, and expect the two to be served in that

@@ -9,8 +9,7 @@
 //!
 //! All are push messages of RESP3; a client of RESP2 gets none. `number` grows, and is the same for all
 //! clients of an announcement: a pool with several connections acts on it once. `shards` is [`SHARDS`];
-//! Lettuce warns of a message without it. [`announce`] is the only
-//! place that sends them, from any thread.
+//! Lettuce warns of a message without it. [`announce`] is the only place that sends them, from any thread.
 //!
 //! A client that came over TLS is told of an endpoint for TLS alone, other clients of any other. A client of
 //! a Unix socket is never told to move.

@@ -52,7 +52,8 @@ pub struct CopyOrder {
     pub target: Target,
 }
 
-/// The copies that this server makes as a source, and those that it gets as a target.
+/// A server's copies of slots: those that it sends as the source of a move, and those that it receives as the
+/// target.
 #[derive(Default)]
 pub struct Moves {
     outgoing: Mutex<BTreeMap<String, Arc<Outgoing>>>,
