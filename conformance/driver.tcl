@@ -245,6 +245,23 @@ proc R {n args} {
     uplevel 1 [list suite_R $n {*}$args]
 }
 
+# Waits until the replicas of a new cluster are in sync, at most five seconds: a primary that ends before has no
+# successor. On the cluster bus, a replica may follow as soon as it has loaded the data.
+proc wait_for_in_sync_replicas {} {
+    for {set left 250} {$left > 0} {incr left -1} {
+        set missing 0
+        for {set i 0} {$i < [llength $::servers]} {incr i} {
+            if {[s -$i role] eq "master"} {
+                if {[s -$i connected_slaves] > [s -$i cluster_in_sync_replicas]} { incr missing }
+            } elseif {[s -$i master_link_status] ne "up"} {
+                incr missing
+            }
+        }
+        if {!$missing} return
+        after 20
+    }
+}
+
 # Prepares something for the tests of `code`, which run statement by statement.
 proc test_fixture {name setup teardown code} {
     if {[catch {uplevel 1 $setup} message]} {
@@ -252,6 +269,7 @@ proc test_fixture {name setup teardown code} {
         record failed 0 "(setup) $name" [exception $message]
         return
     }
+    if {$::etcd ne "" && $name eq "start_cluster"} { wait_for_in_sync_replicas }
     uplevel 1 [list run_statements $code]
     uplevel 1 $teardown
 }

@@ -18,8 +18,8 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Arc, OnceLock};
 
 use evenkeel_resp::reply::Encoder;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -31,6 +31,7 @@ use push_queue::PushMessage;
 
 pub mod notices;
 pub mod push_queue;
+pub mod relay;
 pub mod unit;
 
 /// Locks over the channels of a kind: publishers to different channels seldom wait for each other.
@@ -65,6 +66,8 @@ pub struct PubSub {
     patterns: RwLock<Patterns>,
     pattern_count: AtomicUsize,
     limits: Limits,
+    /// In a cluster of several nodes.
+    relay: OnceLock<Box<dyn relay::Relay>>,
 }
 
 /// Most bytes that may wait for a client: the hard limits of `client-output-buffer-limit`.
@@ -204,6 +207,7 @@ impl PubSub {
             patterns: RwLock::default(),
             pattern_count: AtomicUsize::new(0),
             limits,
+            relay: OnceLock::new(),
         };
         pubsub.configure(settings);
         pubsub

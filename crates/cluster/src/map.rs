@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{NodeId, ShardId};
 use crate::slots::{SLOTS, SlotRanges};
 
-/// How clients reach a node. A port of 0: there is none.
+/// How clients reach a node, and what else it announces by its settings. A port of 0: there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
     /// An IPv4 or IPv6 address.
@@ -32,6 +32,12 @@ pub struct Address {
     /// `cluster-announce-client-tls-port`; 0: `tls_port`.
     #[serde(default)]
     pub client_tls_port: u16,
+    /// `availability-zone`; may be empty.
+    #[serde(default)]
+    pub zone: String,
+    /// `cluster-replica-no-failover`: the node becomes a primary only when an operator asks for it.
+    #[serde(default)]
+    pub no_failover: bool,
 }
 
 /// A server process that belongs to the cluster.

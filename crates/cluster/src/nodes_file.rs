@@ -183,6 +183,7 @@ fn parse_address(text: &str) -> Result<(Address, Option<ShardId>), String> {
             Some(("client-ipv6", value)) => address.client_ipv6 = value.into(),
             Some(("client-tcp-port", value)) => address.client_port = port(value)?,
             Some(("client-tls-port", value)) => address.client_tls_port = port(value)?,
+            Some(("availability-zone", value)) => address.zone = value.into(),
             // A later version's.
             Some(_) => {}
         }
@@ -233,6 +234,7 @@ fn aux(address: &Address, shard: ShardId) -> String {
         ("client-ipv6", address.client_ipv6.clone()),
         ("client-tcp-port", number(address.client_port)),
         ("client-tls-port", number(address.client_tls_port)),
+        ("availability-zone", address.zone.clone()),
     ];
     for (name, value) in words.iter().filter(|(_, value)| !value.is_empty()) {
         let _ = write!(text, ",{name}={value}");
@@ -257,7 +259,8 @@ pub fn write_node(text: &mut String, (map, me): (&Map, NodeId), (id, node): (Nod
     let (mine, failed) = (if id == me { "myself," } else { "" }, if node.is_alive { "" } else { ",fail" });
     let epoch = shard.map_or(0, |shard| shard.epoch);
     let link = if node.is_alive { "connected" } else { "disconnected" };
-    let _ = write!(text, "{id} {address} {mine}{role}{failed} ");
+    let no_failover = if node.address.no_failover { ",nofailover" } else { "" };
+    let _ = write!(text, "{id} {address} {mine}{role}{failed}{no_failover} ");
     let _ = match primary {
         Some(primary) => write!(text, "{primary}"),
         None => write!(text, "-"),
@@ -265,9 +268,9 @@ pub fn write_node(text: &mut String, (map, me): (&Map, NodeId), (id, node): (Nod
     let _ = write!(text, " 0 0 {epoch} {link}");
     if let Some(shard) = shard.filter(|_| primary.is_none()) {
         write_slots(text, &shard.slots);
-        if id == me {
-            write_moves(text, map, shard);
-        }
+    }
+    if let Some(shard) = shard.filter(|_| id == me) {
+        write_moves(text, map, shard);
     }
     text.push('\n');
 }
@@ -300,7 +303,7 @@ mod tests {
 
     fn file() -> String {
         format!(
-            "{ONE} 10.0.0.1:1@10001,host,tls-port=5,nodename=n,shard-id={THREE},client-ipv4=1.2.3.4 \
+            "{ONE} 10.0.0.1:1@10001,host,tls-port=5,nodename=n,shard-id={THREE},availability-zone=z \
              myself,master - 0 0 3 connected 0-5 7 [7->-{TWO}] [9-<-{TWO}]\n\
              {TWO} ::1:2@10002 master - 0 0 4 connected 8-16383\n\
              {THREE} 10.0.0.3:3@10003 slave {TWO} 0 0 4 connected\n\
@@ -316,6 +319,7 @@ mod tests {
         let address = &own.address;
         let names = (address.ip.as_str(), address.hostname.as_str(), address.human_name.as_str());
         assert_eq!((names, address.port, address.tls_port), (("10.0.0.1", "host", "n"), 1, 5));
+        assert_eq!(address.zone, "z");
         assert_eq!((own.shard.to_string().as_str(), map.nodes().len(), map.epoch()), (THREE, 3, 4));
         let shard = map.shard(own.shard).expect("its shard");
         assert_eq!((shard.slots.len(), shard.migrating.len(), shard.importing.len()), (7, 1, 1));

@@ -207,6 +207,7 @@ pub struct Fields {
     pub cluster_announce_tls_port: u16,
     pub cluster_announce_hostname: Word,
     pub cluster_announce_human_nodename: Word,
+    pub cluster_replica_no_failover: bool,
     /// What clients of these protocols get, where it differs.
     pub cluster_announce_client_ipv4: Word,
     pub cluster_announce_client_ipv6: Word,

@@ -76,6 +76,8 @@ pub(super) static SUMMARIES: &[(&str, &str)] = &[
     ("cluster-name", "Name of the cluster in the store, which several clusters may share."),
     ("cluster-preferred-endpoint-type",
      "Which address of a node clients get: ip, hostname, unknown-endpoint."),
+    ("cluster-replica-no-failover",
+     "Whether this node becomes a primary only when an operator asks for it."),
     ("cluster-require-full-coverage", "Whether the cluster is down while a slot has no owner."),
     ("cluster-slot-stats-enabled", "Whether CLUSTER SLOT-STATS counts the time and bytes of slots."),
     ("cluster-store",

@@ -24,6 +24,7 @@ mod install;
 pub mod link;
 pub mod members;
 pub mod moves;
+pub mod node_connection;
 mod primary_connection;
 mod receive;
 mod replica_connection;

@@ -415,16 +415,22 @@ pub fn begin(replication: &Arc<Replication>) {
 /// Ends the waits of all clients: they wait for writes, or in order to write.
 ///
 /// A client that can be redirected (CLIENT CAPA) is told of the new primary, and keeps its connection. If it
-/// reads from a replica on purpose (READONLY), it goes on waiting for data.
+/// reads from a replica on purpose (READONLY), it goes on waiting for data, as all such clients of a cluster
+/// do.
 pub fn end_waits(replication: &Replication) {
     const DATA: Flags = Flags::WRITE.with(Flags::READONLY);
     let primary = replication.link.target();
+    let in_cluster = replication.core.settings().cluster_enabled;
     for client in replication.hub.clients.list() {
         let Some(blocked) = client.wait.lock().upgrade() else { continue };
         let flags = table().row(blocked.id).flags;
-        let primary = primary.as_ref().filter(|_| client.redirects.load(Relaxed));
+        let redirects = client.redirects.load(Relaxed);
+        let reads = flags.has(Flags::READONLY) && client.reads_replica.load(Relaxed);
+        if reads && (in_cluster || redirects && primary.is_some()) {
+            continue;
+        }
+        let primary = primary.as_ref().filter(|_| redirects);
         let (resumed, error) = match primary {
-            Some(_) if flags.has(Flags::READONLY) && client.reads_replica.load(Relaxed) => continue,
             Some(primary) if flags.has(Flags::WRITE) || flags.has(Flags::READONLY) => {
                 let error = Error::text(format!("REDIRECT {}:{}", primary.host, primary.port));
                 (blocked.fail(&error), error)

@@ -51,7 +51,7 @@ pub(crate) mod script_host;
 
 pub(crate) use admission::look_again;
 use nested::queue_places;
-pub(crate) use nested::run_nested;
+pub(crate) use nested::{collect, run_nested};
 pub(crate) use parts::Parts;
 
 use admission::Admitted;

@@ -141,7 +141,7 @@ fn long_copy(call: &mut Call<'_, '_>) -> Done {
     let mark = match call.mode {
         Mode::Direct => "+".to_owned(),
         Mode::Again(attempts) => "+".repeat(attempts as usize + 1),
-        Mode::Nested | Mode::Script | Mode::Serving(_) => String::new(),
+        Mode::Nested | Mode::Collected | Mode::Script | Mode::Serving(_) => String::new(),
     };
     let source = read(call)?;
     let copy = source.clone();

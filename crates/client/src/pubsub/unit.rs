@@ -21,7 +21,7 @@ use evenkeel_store::SlotGuard;
 use parking_lot::MutexGuard;
 
 use super::push_queue::{self, PushMessage};
-use super::{Channels, PubSub, Shelf, hand_out, hand_out_in_shard};
+use super::{Channels, PubSub, Shelf, SubscriptionKind, hand_out, hand_out_in_shard};
 use crate::clients::ClientInfo;
 use crate::monitor::Monitors;
 
@@ -31,6 +31,12 @@ pub enum Message {
         text: Box<[u8]>,
     },
     PublishedInShard {
+        channel: Box<[u8]>,
+        text: Box<[u8]>,
+    },
+    /// For clients of other nodes.
+    Relayed {
+        kind: SubscriptionKind,
         channel: Box<[u8]>,
         text: Box<[u8]>,
     },
@@ -93,6 +99,7 @@ fn deliver_one(pubsub: &PubSub, monitors: &Monitors, message: &Message) {
     match message {
         Message::Published { channel, text } => _ = pubsub.publish(channel, text),
         Message::PublishedInShard { channel, text } => _ = pubsub.publish_in_shard(channel, text),
+        Message::Relayed { kind, channel, text } => pubsub.relay(*kind, channel, text),
         Message::Sent(client, message) => pubsub.send(client, message.clone()),
         Message::Lines(lines) => monitors.send(pubsub, || lines.clone()),
     }
@@ -139,6 +146,7 @@ fn deliver_together(pubsub: &PubSub, monitors: &Monitors, messages: &[Message]) 
             Message::PublishedInShard { channel, text } => {
                 _ = hand_out_in_shard(shards.of(channel), (channel, text), &mut put);
             }
+            Message::Relayed { kind, channel, text } => pubsub.relay(*kind, channel, text),
             Message::Sent(client, message) => batches.add(client, message.clone()),
             Message::Lines(lines) => {
                 watchers.iter().flat_map(|them| them.iter()).for_each(|client| put(client, lines.clone()));

@@ -8,6 +8,10 @@ use super::{Action, Decider};
 use crate::id::NodeId;
 use crate::map::{FailoverMode, Heir, Shard};
 
+/// The longest time for a fail-over that an operator asked for, in pauses of writes. A replica that is not in
+/// sync has as long to join the in-sync set.
+const WISH_PAUSES: u64 = 5;
+
 /// The state of a planned change.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
@@ -20,6 +24,8 @@ pub(super) struct Handover {
     shutdown: Option<u64>,
     /// No further attempt before this time.
     not_before: u64,
+    /// The heir that is not in sync yet, and the time at which the primary began to wait for it.
+    awaited: Option<(NodeId, u64)>,
     has_ended: bool,
 }
 
@@ -35,7 +41,7 @@ struct Active {
 impl Handover {
     /// The node has become the primary.
     pub(super) fn begin(&mut self) {
-        (self.active, self.wish, self.not_before) = (None, None, 0);
+        (self.active, self.wish, self.not_before, self.awaited) = (None, None, 0, None);
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -69,23 +75,44 @@ impl Decider {
     }
 
     fn begin_handover(&mut self, shard: &Shard) {
-        let best = || self.best_replica(shard).filter(|_| self.handover.shutdown.is_some());
-        let Some((target, mode)) = shard.heir.map(|heir| (heir.node, heir.mode)).or_else(best) else {
-            return;
-        };
-        if target == self.setup.me || !self.may_succeed(shard, target, mode) {
-            return self.drop_heir(shard);
+        let heir = shard.heir.map(|heir| (heir.node, heir.mode));
+        if let Some((node, mode)) = heir
+            && self.may_succeed(shard, node, mode)
+        {
+            return self.stop_writes(node, mode);
         }
+        let best = || self.best_replica(shard).filter(|_| self.handover.shutdown.is_some());
+        match (heir, best()) {
+            (_, Some((node, mode))) => self.stop_writes(node, mode),
+            (Some((node, _)), None) if !self.may_catch_up(node) => self.drop_heir(),
+            (Some(_), None) => {}
+            (None, None) => self.handover.awaited = None,
+        }
+    }
+
+    fn stop_writes(&mut self, target: NodeId, mode: FailoverMode) {
         let waits = mode == FailoverMode::Planned;
+        self.handover.awaited = None;
         self.handover.active = Some(Active { target, waits, since: self.now, offset: None });
         self.log(format!("Stopping writes: node {target} becomes the primary"));
         self.actions.push(Action::StopWrites);
     }
 
+    /// Whether an heir that is not in sync may join the in-sync set in time. A replica that has just attached
+    /// joins within moments.
+    fn may_catch_up(&mut self, heir: NodeId) -> bool {
+        let (_, since) = match self.handover.awaited {
+            Some(awaited) if awaited.0 == heir => awaited,
+            _ => *self.handover.awaited.insert((heir, self.now)),
+        };
+        let is_alive = heir != self.setup.me && self.incarnation_of(heir).is_some();
+        is_alive && self.now < since + WISH_PAUSES * self.setup.timing.pause
+    }
+
     fn best_replica(&self, shard: &Shard) -> Option<(NodeId, FailoverMode)> {
         let others = shard.in_sync.iter().filter(|node| **node != self.setup.me);
         let present = others.filter(|node| self.may_succeed(shard, **node, FailoverMode::Planned));
-        let best = present.max_by_key(|node| self.view.alive.get(node).map(|entry| entry.value.offset))?;
+        let best = present.max_by_key(|node| self.sync.offset(**node))?;
         Some((*best, FailoverMode::Planned))
     }
 
@@ -97,8 +124,9 @@ impl Decider {
     }
 
     /// An heir that cannot succeed is no heir.
-    fn drop_heir(&mut self, shard: &Shard) {
-        if shard.heir.is_some() && self.propose(|shard| shard.heir = None) {
+    fn drop_heir(&mut self) {
+        if self.propose(|shard| shard.heir = None) {
+            self.handover.awaited = None;
             self.log("The fail-over that was asked for is not possible: the replica is not in sync".into());
         }
     }
@@ -108,7 +136,9 @@ impl Decider {
         let (target, waits) = (active.target, active.waits);
         let number = shard.synced(target);
         let has_all = |offset| !waits || number.is_some_and(|number| self.sync.has(target, number, offset));
-        let is_ready = active.offset.is_some_and(has_all);
+        // A forced change does not wait for commands that run for long.
+        let is_forced = !waits && self.now >= active.since + self.setup.timing.pause / 4;
+        let is_ready = active.offset.is_some_and(has_all) || is_forced;
         if self.proposals.give_away() {
             return;
         }
@@ -145,7 +175,7 @@ impl Decider {
     pub(super) fn work_as_heir(&mut self, shard: &Shard) {
         let Some((mode, since)) = self.handover.wish else { return };
         let heir = Some(Heir { node: self.setup.me, mode });
-        let is_over = self.now >= since + 5 * self.setup.timing.pause;
+        let is_over = self.now >= since + WISH_PAUSES * self.setup.timing.pause;
         if shard.heir == heir && is_over {
             self.handover.wish = None;
             self.propose(|shard| shard.heir = None);

@@ -129,11 +129,12 @@ impl Decider {
         if may_resign && (is_wanted || self.others_have_data(&shard)) {
             return self.resign();
         }
-        // A node that lacks data has a claim only as the heir.
-        if !self.has_data(&shard) {
+        // A node that lacks data, or waits for an operator, has a claim only as the heir.
+        if !self.has_data(&shard) || self.waits_for_operator(&shard) {
             self.work_as_heir(&shard);
         }
-        if let Some(members) = self.claim(&shard)
+        if !self.waits_for_operator(&shard)
+            && let Some(members) = self.claim(&shard)
             && self.now >= since + self.rank(&shard) * self.setup.timing.rank
         {
             self.promote(&shard, members);
@@ -207,6 +208,13 @@ impl Decider {
         })
     }
 
+    /// Whether the node takes another node's place only when an operator asks for it.
+    fn waits_for_operator(&self, shard: &Shard) -> bool {
+        let me = self.setup.me;
+        let is_wanted = shard.primary == Some(me) || shard.heir.is_some_and(|heir| heir.node == me);
+        !is_wanted && self.view.nodes.get(&me).is_some_and(|node| node.value.address.no_failover)
+    }
+
     /// The number of candidates that have more data.
     fn rank(&self, shard: &Shard) -> u64 {
         if shard.heir.is_some_and(|heir| heir.node == self.setup.me) {
@@ -217,7 +225,8 @@ impl Decider {
                 entry.value.incarnation == *number
                     && (entry.value.offset, *node) > (self.published(), self.setup.me)
             };
-            self.view.alive.get(node).is_some_and(more)
+            let may_lead = !self.view.nodes.get(node).is_some_and(|node| node.value.address.no_failover);
+            may_lead && self.view.alive.get(node).is_some_and(more)
         };
         // An heir that is alive goes first.
         let heir = shard.heir.is_some_and(|heir| self.view.alive.contains_key(&heir.node));

@@ -67,6 +67,11 @@ impl Sync {
         self.counted.as_ref().is_some_and(|counted| counted.contains_key(&node))
     }
 
+    /// The offset that a connected node has acknowledged.
+    pub(super) fn offset(&self, node: NodeId) -> Option<u64> {
+        self.acks.get(&node).map(|(_, offset)| *offset)
+    }
+
     /// Whether a node has so much of the stream, with data of this number.
     pub(super) fn has(&self, node: NodeId, incarnation: u64, offset: u64) -> bool {
         self.acks.get(&node).is_some_and(|(number, has)| *number == incarnation && *has >= offset)

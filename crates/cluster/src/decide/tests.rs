@@ -388,6 +388,58 @@ fn a_change_that_takes_too_long_is_given_up() {
 }
 
 #[test]
+fn an_heir_that_is_about_to_join_the_in_sync_set_is_waited_for() {
+    let mut rig = Rig::new(&[1]);
+    rig.enter(2);
+    rig.start(1, 0);
+    rig.start(2, 3);
+    rig.give(2, Event::Failover(FailoverMode::Planned));
+    rig.pass(100);
+    assert!(rig.shard().heir.is_some() && !rig.nodes[&1].handover.is_active());
+    rig.acknowledge(1, 2, 3, 10);
+    rig.pass(20);
+    assert!(rig.nodes[&1].handover.is_active(), "the replica is in sync");
+}
+
+#[test]
+fn an_heir_that_does_not_join_the_in_sync_set_is_dropped() {
+    let mut rig = Rig::new(&[1]);
+    rig.enter(2);
+    rig.start(1, 0);
+    rig.start(2, 3);
+    rig.give(2, Event::Failover(FailoverMode::Planned));
+    rig.pass(5 * TTL / 3 + 100);
+    assert!(rig.shard().heir.is_none() && rig.serves(1) && !rig.nodes[&1].handover.is_active());
+    rig.acknowledge(1, 2, 3, 10);
+    rig.pass(20);
+    assert!(!rig.nodes[&1].handover.is_active(), "the request was given up");
+}
+
+#[test]
+fn a_forced_change_does_not_wait_for_commands_that_run_for_long() {
+    let mut rig = pair();
+    rig.give(2, Event::Failover(FailoverMode::Force));
+    rig.pass(10);
+    assert!(rig.nodes[&1].handover.is_active() && rig.shard().primary == Some(node(1)));
+    rig.pass(TTL / 12 + 20); // Event::Stopped does not come
+    assert!(rig.serves(2) && !rig.serves(1));
+}
+
+#[test]
+fn a_replica_without_fail_over_waits_for_an_operator() {
+    let mut rig = pair();
+    let address = crate::map::Address { no_failover: true, ..Default::default() };
+    let entry = Node { address, shard: shard_id(), is_alive: false };
+    rig.view.apply(rig.view.revision + 1, Change::Node(node(2), entry));
+    rig.end(1);
+    rig.pass(3 * TTL);
+    assert!(!rig.serves(2) && rig.shard().primary == Some(node(1)));
+    rig.give(2, Event::Failover(FailoverMode::Force));
+    rig.settle();
+    assert!(rig.serves(2));
+}
+
+#[test]
 fn a_process_that_ends_stops_serving_before_it_gives_the_lease_back() {
     let mut rig = Rig::new(&[1]);
     rig.start(1, 0);

@@ -1,5 +1,7 @@
 //! Slots.
 
+use std::collections::BTreeMap;
+
 use super::{Plan, Refusal};
 use crate::id::{MigrationId, NodeId, ShardId};
 use crate::map::Shard;
@@ -13,15 +15,25 @@ fn single(slot: u16) -> SlotRanges {
 const MASTERS_ONLY: &str = "ERR You can use SETSLOT only with masters.";
 
 impl Plan<'_> {
+    /// Also takes slots that another shard is about to give to this one, as SETSLOT NODE does: so
+    /// `redis-cli --cluster fix` ends a move whose target has the keys.
     pub(super) fn add_slots(&mut self, slots: &SlotRanges) -> Result<(), Refusal> {
         let (id, shard) = self.own("ERR Only a master can be assigned slots")?;
-        if let Some(slot) = slots.iter().find(|slot| self.owner(*slot).is_some()) {
-            return Err(format!("ERR Slot {slot} is already busy"));
+        let mut sources = BTreeMap::new();
+        for slot in slots.iter() {
+            let Some((source, owner)) = self.owner(slot) else { continue };
+            if owner.migrating.get(&slot) != Some(&id) {
+                return Err(format!("ERR Slot {slot} is already busy"));
+            }
+            sources.insert(source, owner);
         }
         refuse_leftover(&shard, slots)?;
         // Another node may be about to take the same slots: whatever has slots is as it was.
         let shards: Vec<ShardId> = self.view.shards.keys().copied().collect();
         shards.into_iter().for_each(|other| self.guard(Key::Shard(other)));
+        for (source, owner) in sources {
+            self.change_shard(source, &owner, |shard| remove(shard, slots));
+        }
         self.change_shard(id, &shard, |shard| {
             shard.slots = shard.slots.union(slots);
             shard.importing.retain(|slot, _| !slots.contains(*slot));
@@ -55,7 +67,7 @@ impl Plan<'_> {
         }
         let target = self.other_primary(node)?;
         if target == id {
-            return Err("ERR Target node is this node".into());
+            return Err("ERR Target node is myself".into());
         }
         self.refuse_moving(&single(slot))?;
         self.change_shard(id, &shard, |shard| {
@@ -71,6 +83,9 @@ impl Plan<'_> {
         }
         refuse_leftover(&shard, &single(slot))?;
         let source = self.other_primary(node)?;
+        if source == id {
+            return Err("ERR Target node is myself".into());
+        }
         self.refuse_moving(&single(slot))?;
         self.change_shard(id, &shard, |shard| {
             shard.importing.insert(slot, source);

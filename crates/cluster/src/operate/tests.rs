@@ -76,6 +76,9 @@ fn a_slot_migrates_key_by_key() {
     let importing = |slot| Operation::Importing { slot, node: node(1) };
     assert_eq!(refusal(&mut view, 2, importing(150)), "ERR I'm already the owner of hash slot 150");
     assert!(refusal(&mut view, 2, assign(2)).contains("does not migrate"));
+    for own in [migrating(7, 1), Operation::Importing { slot: 150, node: node(1) }] {
+        assert_eq!(refusal(&mut view, 1, own), "ERR Target node is myself");
+    }
     run(&mut view, 2, importing(7)).expect("a slot of the other");
     run(&mut view, 1, migrating(7, 2)).expect("its own slot");
     run(&mut view, 1, Operation::Stable { slot: 7 }).expect("its own slot");
@@ -90,6 +93,19 @@ fn a_slot_migrates_key_by_key() {
         view.shards[&shard(1)].value.migrating.is_empty()
             && view.shards[&shard(2)].value.importing.is_empty()
     );
+}
+
+#[test]
+fn a_slot_that_migrates_here_can_be_added() {
+    let mut view = cluster();
+    let add = |slot| Operation::AddSlots(slots(slot..=slot));
+    run(&mut view, 1, Operation::Migrating { slot: 7, node: node(2) }).expect("its own slot");
+    assert_eq!(refusal(&mut view, 3, add(7)), "ERR Slot 7 is already busy");
+    assert_eq!(refusal(&mut view, 2, add(8)), "ERR Slot 8 is already busy");
+    run(&mut view, 2, add(7)).expect("the slot migrates there");
+    assert_eq!(owner(&view, 7), Some(shard(2)));
+    let former = &view.shards[&shard(1)].value;
+    assert!(former.migrating.is_empty() && !former.slots.contains(7) && former.slots.contains(8));
 }
 
 #[test]

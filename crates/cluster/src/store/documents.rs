@@ -37,7 +37,7 @@ pub struct Paths {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Document {
     Meta(Meta),
-    Change(Change),
+    Change(Box<Change>),
 }
 
 impl Paths {
@@ -92,13 +92,14 @@ impl Paths {
 
     /// Parses a key and its value.
     pub fn parse(&self, path: &str, value: &[u8]) -> Result<Document, StoreError> {
-        Ok(Document::Change(match self.key(path)? {
+        let change = match self.key(path)? {
             Key::Meta => return self.meta(path, value).map(Document::Meta),
             Key::Node(id) => Change::Node(id, from_json::<Node>(path, value)?),
             Key::Alive(id) => Change::Alive(id, from_json::<Alive>(path, value)?),
             Key::Shard(id) => Change::Shard(id, check_shard(path, from_json(path, value)?)?),
             Key::Migration(id) => Change::Migration(id, check_migration(path, from_json(path, value)?)?),
-        }))
+        };
+        Ok(Document::Change(Box::new(change)))
     }
 
     fn meta(&self, path: &str, value: &[u8]) -> Result<Meta, StoreError> {
@@ -227,7 +228,7 @@ mod tests {
             let value = value.expect("it is no deletion");
             assert_eq!(
                 paths().parse(&path, value.as_bytes()),
-                Ok(Document::Change(change)),
+                Ok(Document::Change(Box::new(change))),
                 "{path}: {value}"
             );
         }

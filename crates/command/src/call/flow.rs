@@ -68,6 +68,8 @@ pub enum Mode {
     Direct,
     /// EXEC runs it, so it must not wait.
     Nested,
+    /// EXEC collects what it and the commands beside it do without locks, and does that in order.
+    Collected,
     /// A script runs it, so it must not wait either.
     Script,
     /// It waited, and the key at this index was written to since.
@@ -149,7 +151,7 @@ impl Call<'_, '_> {
     pub fn tries(&self, keys: Range<usize>) -> Range<usize> {
         match self.mode {
             Mode::Serving(index) => index..index + 1,
-            Mode::Direct | Mode::Nested | Mode::Script | Mode::Again(_) => keys,
+            Mode::Direct | Mode::Nested | Mode::Collected | Mode::Script | Mode::Again(_) => keys,
         }
     }
 
@@ -164,7 +166,7 @@ impl Call<'_, '_> {
     /// null.
     pub fn block(&mut self, wait: Wait) -> Done {
         match self.mode {
-            Mode::Nested | Mode::Script | Mode::Again(_) => {
+            Mode::Nested | Mode::Collected | Mode::Script | Mode::Again(_) => {
                 (wait.null_in_multi)(self.reply);
                 Ok(Flow::Replied)
             }
@@ -290,6 +292,32 @@ impl Work {
         Work { run: Run::BlockingIo(Box::new(run)), writes: true }
     }
 
+    /// Returns the works of several commands, done in order; the reply is an array of their replies. Only
+    /// work that waits for the disk or for another server can be part of it.
+    pub fn in_order(works: Vec<Result<Work, Error>>) -> Work {
+        let run = |work: Result<Work, Error>, nobody_waits: &Arc<AtomicBool>| match work?.run {
+            Run::BlockingIo(run) => run(nobody_waits),
+            Run::Apart(_) | Run::Visiting(_) => Err(Error::text("ERR the command cannot be one of several")),
+        };
+        let compute = move |nobody_waits: &Arc<AtomicBool>| -> Result<Vec<Ran>, Error> {
+            Ok(works.into_iter().map(|work| run(work, nobody_waits)).collect())
+        };
+        Work::blocking_io(compute, |call, done| {
+            call.reply.array(done.len());
+            let errors = call.reply.errors;
+            for ran in done {
+                match ran.and_then(|commit| commit.map_or(Ok(None), |commit| (commit.store)(call).map(Some)))
+                {
+                    Ok(None) => call.reply.ok(),
+                    Ok(Some(_)) => {}
+                    Err(error) => call.reply.fail(&error),
+                }
+            }
+            call.reply.errors = errors; // the transaction itself has not failed
+            Ok(Flow::Replied)
+        })
+    }
+
     /// Returns work that waits for the disk; the reply is OK.
     pub fn waits_for_disk(run: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Work {
         Work { run: Run::BlockingIo(Box::new(|_| run().map(|()| None))), writes: false }
@@ -334,7 +362,7 @@ impl Call<'_, '_> {
             // A tracking client would be notified of a change before the reply that the change concerns.
             Mode::Direct => !self.replays && !self.host.is_tracking() && self.host.may_offload(),
             Mode::Again(_) => !self.mode.must_end(),
-            Mode::Nested | Mode::Script | Mode::Serving(_) => false,
+            Mode::Nested | Mode::Collected | Mode::Script | Mode::Serving(_) => false,
         }
     }
 
@@ -381,8 +409,10 @@ impl Call<'_, '_> {
     /// reply, which holds nothing to cache. Where offloading is not allowed, the work is done at once. With
     /// too many such commands under way, it is refused.
     pub fn offload_io(&mut self, work: Work) -> Done {
-        if self.mode != Mode::Direct || self.replays {
-            return self.offload(work);
+        match self.mode {
+            Mode::Collected => return Ok(Flow::Offload(work)),
+            Mode::Direct if !self.replays => {}
+            _ => return self.offload(work),
         }
         if !self.host.may_offload_io() {
             return Err(Error::text(

@@ -3,6 +3,7 @@
 
 mod alone;
 mod faults;
+mod messages;
 mod moves;
 mod peers;
 mod replicas;

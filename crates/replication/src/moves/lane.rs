@@ -1,23 +1,18 @@
 //! A lane of a copy at the source: a connection, its part of the snapshot, and its part of the journal.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-use evenkeel_config::Settings;
 use evenkeel_net as net;
 use evenkeel_net::poll::await_events;
-use evenkeel_net::tls::TlsStream;
 use evenkeel_persist::save_points::Awaited;
-use evenkeel_rdb::aof::push_command;
 use parking_lot::Mutex;
-use socket2::SockAddr;
 
-use crate::handshake::login;
-use crate::primary_connection::open;
+use crate::node_connection::NodeConnection;
 use crate::snapshot_pipe::SnapshotPipe;
 use crate::spill_file::SpillFile;
 use crate::{Replication, Stream, feed};
@@ -30,9 +25,6 @@ const MEMORY_LEN_MAX: u64 = 8 << 20;
 
 /// Poll interval of a lane: the longest delay of a record.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Bytes of an answer at most.
-const LINE_MAX: usize = 4 * 1024;
 
 /// A lane's part of the journal, and how far the lane has come. Shared by the thread that reads the
 /// journal, the lane's thread, and the thread of the copy.
@@ -92,12 +84,6 @@ impl LaneQueue {
     }
 }
 
-/// A connection to the target.
-pub(super) struct LaneConnection {
-    stream: net::Stream,
-    input: Vec<u8>,
-}
-
 /// How a target has answered.
 pub(super) enum Answered {
     Yes,
@@ -105,159 +91,27 @@ pub(super) enum Answered {
     Later(String),
 }
 
-impl LaneConnection {
-    /// Connects to the target and logs in. `is_wanted` is polled.
-    ///
-    /// # Errors
-    /// The reason why there is no connection.
-    pub(super) fn connect(
-        replication: &Replication,
-        (host, port): (&str, u16),
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<LaneConnection, String> {
-        let settings = replication.core.settings();
-        let unwanted = || "the copy is not wanted any more".to_owned();
-        let failed = |error: io::Error| format!("cannot connect to {host}:{port}: {error}");
-        let found = crate::addresses::of(host, port, is_wanted).ok_or_else(unwanted)?.map_err(failed)?;
-        let mut last = format!("the host name {host} has no address");
-        for address in found {
-            let socket = match open(&settings, address, None) {
-                Ok(socket) => socket,
-                Err(error) => return Err(failed(error)),
-            };
-            match socket.connect(&SockAddr::from(address)) {
-                Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => last = failed(error),
-                _ => {
-                    let mut stream = net::Stream::new(OwnedFd::from(socket));
-                    if settings.tls_replication {
-                        let contexts = replication.tls.contexts().ok_or("TLS is not configured")?;
-                        let tls = TlsStream::connect(&contexts, address.ip());
-                        stream.encrypt(tls.map_err(|error| format!("cannot start TLS: {error}"))?);
-                    }
-                    let mut connection = LaneConnection { stream, input: Vec::new() };
-                    match connection.begin(&settings, is_wanted) {
-                        Ok(()) => return Ok(connection),
-                        Err(error) => last = failed(error),
-                    }
-                }
-            }
-        }
-        Err(last)
-    }
-
-    fn begin(&mut self, settings: &Settings, is_wanted: &dyn Fn() -> bool) -> io::Result<()> {
-        let limit = Limit::of(settings, is_wanted);
-        limit.wait(&self.stream, libc::POLLOUT)?;
-        while !self.stream.shake()? {
-            let writes = self.stream.unsent() > 0;
-            limit.wait(&self.stream, if writes { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN })?;
-        }
-        let Some(words) = login(settings) else { return Ok(()) };
-        match self.ask(&words, &limit)? {
-            answer if answer.starts_with('-') => Err(io::Error::other(answer)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Asks the target to take this connection as a lane.
-    ///
-    /// # Errors
-    /// The connection is broken, or the target refuses the copy.
-    pub(super) fn introduce(
-        &mut self,
-        settings: &Settings,
-        words: &[&[u8]],
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Answered, String> {
-        let limit = Limit::of(settings, is_wanted);
-        let answer = self.ask(words, &limit).map_err(|error| format!("the connection broke: {error}"))?;
-        match answer.strip_prefix("-TRYAGAIN ") {
-            Some(reason) => Ok(Answered::Later(reason.to_owned())),
-            None if answer == "+OK" => Ok(Answered::Yes),
-            None => Err(format!("the target replied: {}", answer.trim_start_matches('-').escape_debug())),
-        }
-    }
-
-    fn ask(&mut self, words: &[&[u8]], limit: &Limit<'_>) -> io::Result<String> {
-        let mut bytes = Vec::new();
-        push_command(&mut bytes, words);
-        let mut sent = 0;
-        while sent < bytes.len() || self.stream.unsent() > 0 {
-            let is_sealed = self.stream.send_sealed()?;
-            sent += if is_sealed { self.stream.write(&bytes[sent..])? } else { 0 };
-            if sent < bytes.len() || self.stream.unsent() > 0 {
-                limit.wait(&self.stream, libc::POLLOUT)?;
-            }
-        }
-        loop {
-            if let Some(line) = self.line()? {
-                return Ok(line);
-            }
-            if !self.receive()? {
-                limit.wait(&self.stream, libc::POLLIN)?;
-            }
-        }
-    }
-
-    /// Reads the bytes that the socket has. Returns false if it has none.
-    fn receive(&mut self) -> io::Result<bool> {
-        let mut piece = [0; 4096];
-        match self.stream.read(&mut piece) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the target closed the connection")),
-            Ok(got) => {
-                self.input.extend_from_slice(&piece[..got]);
-                Ok(true)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Takes the next line that has come.
-    fn line(&mut self) -> io::Result<Option<String>> {
-        let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
-            return match self.input.len() > LINE_MAX {
-                true => Err(io::Error::other("the answer of the target is too long")),
-                false => Ok(None),
-            };
-        };
-        let line = self.input.drain(..=end).collect::<Vec<u8>>();
-        Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()))
-    }
-}
-
-/// The longest wait for the other node, as for a primary.
-struct Limit<'a> {
-    until: Instant,
-    is_wanted: &'a dyn Fn() -> bool,
-}
-
-impl<'a> Limit<'a> {
-    fn of(settings: &Settings, is_wanted: &'a dyn Fn() -> bool) -> Limit<'a> {
-        let time = Duration::from_secs(settings.repl_timeout.into());
-        Limit { until: Instant::now() + time, is_wanted }
-    }
-
-    fn wait(&self, stream: &net::Stream, events: i16) -> io::Result<()> {
-        const SLICE: Duration = Duration::from_millis(50);
-        loop {
-            if !(self.is_wanted)() {
-                return Err(io::Error::other("it is not wanted any more"));
-            }
-            if Instant::now() >= self.until {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            if await_events(stream.fd().as_raw_fd(), events, SLICE)? != 0 {
-                return Ok(());
-            }
-        }
+/// Asks the target to take a connection as a lane.
+///
+/// # Errors
+/// The connection is broken, or the target refuses the copy.
+pub(super) fn introduce(
+    connection: &mut NodeConnection,
+    words: &[&[u8]],
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<Answered, String> {
+    let answer =
+        connection.ask(words, is_wanted).map_err(|error| format!("the connection broke: {error}"))?;
+    match answer.strip_prefix("-TRYAGAIN ") {
+        Some(reason) => Ok(Answered::Later(reason.to_owned())),
+        None if answer == "+OK" => Ok(Answered::Yes),
+        None => Err(format!("the target replied: {}", answer.trim_start_matches('-').escape_debug())),
     }
 }
 
 /// A lane at work, on its thread.
 pub(super) struct Lane {
-    connection: LaneConnection,
+    connection: NodeConnection,
     pipe: Arc<SnapshotPipe>,
     queue: Arc<LaneQueue>,
     /// Bytes of the snapshot that were sent, and whether these are all.
@@ -270,7 +124,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(connection: LaneConnection, pipe: Arc<SnapshotPipe>, queue: Arc<LaneQueue>) -> Lane {
+    pub(super) fn new(connection: NodeConnection, pipe: Arc<SnapshotPipe>, queue: Arc<LaneQueue>) -> Lane {
         let acked_at = Instant::now();
         Lane { connection, pipe, queue, at: 0, is_behind_snapshot: false, journal_at: 0, acked_at }
     }

@@ -27,9 +27,10 @@ use evenkeel_store::key::slot_of;
 use parking_lot::Mutex;
 
 use super::CopyOrder;
-use super::lane::{Answered, Lane, LaneConnection, LaneQueue};
+use super::lane::{Answered, Lane, LaneQueue, introduce};
 use super::route::{Router, lane_of};
 use crate::Replication;
+use crate::node_connection::NodeConnection;
 use crate::snapshot_pipe::{Inlet, SnapshotPipe};
 
 /// Lanes of a copy at most.
@@ -180,7 +181,7 @@ fn run(replication: &Arc<Replication>, copy: &Arc<Outgoing>) -> Result<(), Strin
     let Some(_turn) = Turn::take(replication, copy) else { return Ok(()) };
     let mut connections = Vec::new();
     for lane in 0..copy.queues.len() {
-        connections.push(connect(replication, &settings, copy, lane)?);
+        connections.push(connect(replication, copy, lane)?);
     }
     if !claim_walk(replication, copy) {
         return Ok(());
@@ -230,12 +231,7 @@ impl Drop for Turn<'_> {
 }
 
 /// Connects a lane, once the target is ready for the copy.
-fn connect(
-    replication: &Replication,
-    settings: &Settings,
-    copy: &Outgoing,
-    lane: usize,
-) -> Result<LaneConnection, String> {
+fn connect(replication: &Replication, copy: &Outgoing, lane: usize) -> Result<NodeConnection, String> {
     let (order, target) = (&copy.order, &copy.order.target);
     let is_wanted = || !copy.is_over() && !replication.core.stopping.load(Acquire);
     let numbers = [order.source_epoch, order.target_epoch, copy.attempt].map(|number| number.to_string());
@@ -250,9 +246,9 @@ fn connect(
         lane.as_bytes(),
     ];
     let began = Instant::now();
-    let mut connection = LaneConnection::connect(replication, (&target.host, target.port), &is_wanted)?;
+    let mut connection = NodeConnection::connect(replication, (&target.host, target.port), &is_wanted)?;
     loop {
-        match connection.introduce(settings, &words, &is_wanted)? {
+        match introduce(&mut connection, &words, &is_wanted)? {
             Answered::Yes => return Ok(connection),
             Answered::Later(reason) if began.elapsed() > TARGET_WAIT_MAX => {
                 return Err(format!("the target is not ready: {reason}"));
@@ -283,7 +279,7 @@ fn claim_walk(replication: &Replication, copy: &Outgoing) -> bool {
 fn spawn_all(
     replication: &Arc<Replication>,
     copy: &Arc<Outgoing>,
-    connections: Vec<LaneConnection>,
+    connections: Vec<NodeConnection>,
     reader: Receiver<Reader>,
     threads: &mut Vec<JoinHandle<()>>,
 ) -> io::Result<()> {

@@ -4,10 +4,13 @@
 //! the mode.
 
 mod lists;
+mod messages;
 mod moves;
 mod requests;
 mod scan;
 mod slots;
+
+pub(crate) use requests::change_the_map;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,6 +58,7 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
         asks   ("CLUSTER|MYID",                  exactly(2),  my_id).flag(Flags::LOADING),
         asks   ("CLUSTER|MYSHARDID",             exactly(2),  my_shard_id).flag(Flags::LOADING),
         asks   ("CLUSTER|NODES",                 exactly(2),  lists::nodes).flag(Flags::LOADING),
+        alters ("CLUSTER|RELAY",                 exactly(5),  messages::relay),
         changes("CLUSTER|REPLICAS",              exactly(3),  lists::replicas),
         alters ("CLUSTER|REPLICATE",             at_least(3), requests::replicate),
         changes("CLUSTER|RESET",                 at_least(2), requests::reset).flag(Flags::NOSCRIPT),
@@ -185,7 +189,7 @@ mod tests {
         let rows = super::COMMANDS.iter().chain(super::super::module::COMMANDS);
         let rows = rows.flat_map(|row| std::iter::once(row).chain(row.subcommands));
         // Between nodes of Evenkeel alone; and of Redis 8.4, which is no reference here.
-        let newer = ["CLUSTER|IMPORTSLOTS", "CLUSTER|MIGRATION"];
+        let newer = ["CLUSTER|IMPORTSLOTS", "CLUSTER|MIGRATION", "CLUSTER|RELAY"];
         let rows = rows.filter(|row| !newer.contains(&row.spec.name));
         for row in rows.map(|row| &row.spec) {
             let line = format!("COMMAND INFO {}", row.lower_name());

@@ -147,8 +147,9 @@ fn last_save(call: &mut ServerCall<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] [ABORT]
 ///
+/// FAILOVER changes nothing: an orderly end hands the shard over to a replica in any case.
 /// There is no reply: the client sees the connection close. If a save is due and fails, the server stays up,
 /// unless FORCE is given. A client that sends SHUTDOWN during a shutdown waits for it.
 fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
@@ -161,14 +162,18 @@ fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
             b"NOW" => how.now = true,
             b"FORCE" => how.force = true,
             b"SAFE" => how.safe = true,
+            b"FAILOVER" => how.failover = true,
             b"ABORT" => abort = true,
             _ => return Err(Error::Syntax),
         }
     }
+    if abort && how != ShutdownOptions::default() {
+        return Err(Error::Syntax);
+    }
+    if how.failover && call.server.cluster.is_none() {
+        return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
+    }
     if abort {
-        if how != ShutdownOptions::default() {
-            return Err(Error::Syntax);
-        }
         if !end::abort(&call.server.persist) {
             return Err(Error::text("ERR No shutdown in progress."));
         }

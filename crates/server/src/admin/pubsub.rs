@@ -138,7 +138,7 @@ fn publish(call: &mut ServerCall<'_, '_>) -> Done {
         Mode::Direct => pubsub.publish(channel, message),
         _ => pubsub.publish_in_unit(call.base.guard, channel, message),
     };
-    propagate(call);
+    pass_on(call, SubscriptionKind::Channel);
     call.base.reply.int(count as i64);
     Ok(Flow::Replied)
 }
@@ -150,13 +150,19 @@ fn publish_in_shard(call: &mut ServerCall<'_, '_>) -> Done {
         Mode::Direct => pubsub.publish_in_shard(channel, message),
         _ => pubsub.publish_in_shard_in_unit(call.base.guard, channel, message),
     };
-    propagate(call);
+    pass_on(call, SubscriptionKind::Shard);
     call.base.reply.int(count as i64);
     Ok(Flow::Replied)
 }
 
-/// Passes the message on to listeners at replicas.
-fn propagate(call: &mut ServerCall<'_, '_>) {
+/// Passes the message on to listeners at replicas, and at other nodes of the cluster.
+fn pass_on(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind) {
+    let (pubsub, channel, message) = (&call.server.hub.pubsub, call.base.args.at(1), call.base.args.at(2));
+    match call.base.mode {
+        _ if call.base.replays => {}
+        Mode::Direct => pubsub.relay(kind, channel, message),
+        _ => pubsub.relay_in_unit(call.base.guard, kind, channel, message),
+    }
     let name = evenkeel_command::table::table().row(call.base.id).name.as_bytes();
     let args = [name, call.base.args.at(1), call.base.args.at(2)];
     call.base.guard.propagate(call.session.db, args.into_iter());

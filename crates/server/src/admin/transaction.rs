@@ -13,15 +13,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::Watch;
 
+use super::cluster;
 use super::{
     Args, Arity, Command, Flags, Group, Keys, LockScope, ServerCall, ServerHandler, at_least, exactly,
     session,
 };
-use crate::executor::run_nested;
+use crate::executor::{collect, run_nested};
 use evenkeel_client::clients::Names;
 use evenkeel_client::session::{Multi, Session, Watching};
 use evenkeel_command::error::Error;
-use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::flow::{Done, Flow, Work};
 
 const KEYS_OF_EXEC: Keys = Keys::Across(|args, db, _, key| {
     conditions(args).0.iter().for_each(|condition| key(condition.key, db));
@@ -139,6 +140,10 @@ fn exec(call: &mut ServerCall<'_, '_>) -> Done {
     if !all_hold {
         call.base.reply.null_array();
         return Ok(Flow::Replied);
+    }
+    if cluster::change_the_map(&multi.queue) {
+        let works = multi.queue.iter().map(|queued| collect(call, queued)).collect();
+        return call.offload_io(Work::in_order(works));
     }
     let len_max = call.reply_len_max();
     call.base.reply.array(multi.queue.len());

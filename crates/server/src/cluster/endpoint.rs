@@ -31,6 +31,8 @@ pub(crate) struct Endpoint<'a> {
     pub(crate) ip: Cow<'a, str>,
     pub(crate) port: u16,
     pub(crate) hostname: &'a str,
+    /// The availability zone.
+    pub(crate) zone: &'a str,
 }
 
 impl<'a> Endpoint<'a> {
@@ -42,7 +44,12 @@ impl<'a> Endpoint<'a> {
         if ip.is_empty() && id == view.me {
             ip = from.local.map_or(Cow::Borrowed(""), |local| Cow::Owned(local.to_string()));
         }
-        Some(Endpoint { ip, port: port_for(address, from.has_tls), hostname: &address.hostname })
+        Some(Endpoint {
+            ip,
+            port: port_for(address, from.has_tls),
+            hostname: &address.hostname,
+            zone: &address.zone,
+        })
     }
 
     /// Returns the preferred address; `None`: clients use the address at which they have reached this node.
@@ -97,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_preferred_form_decides() {
-        let endpoint = |hostname| Endpoint { ip: "10.0.0.1".into(), port: 1, hostname };
+        let endpoint = |hostname| Endpoint { ip: "10.0.0.1".into(), port: 1, hostname, zone: "" };
         let kinds = [EndpointType::Ip, EndpointType::HostName, EndpointType::Unknown];
         let forms = |endpoint: Endpoint<'_>| kinds.map(|kind| endpoint.preferred(kind).map(str::to_owned));
         let some = |text: &str| Some(text.to_owned());

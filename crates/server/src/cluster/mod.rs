@@ -48,7 +48,7 @@ use crate::server::Server;
 use fence::Fence;
 use identity::Identity;
 use owner::{FileOwner, MapOwner, MapRequest};
-use shared::Agent;
+use shared::{Agent, RelayStats};
 pub(crate) use shared::{MoveInfo, MoveState};
 use view::{ClusterView, Seen};
 
@@ -74,6 +74,7 @@ pub(crate) struct Cluster {
     view: RwLock<Arc<ClusterView>>,
     threads: Box<[ThreadView]>,
     pub(crate) slot_stats: SlotStats,
+    pub(crate) relay_stats: RelayStats,
     /// For the thread that publishes a map.
     ctx: Mutex<ThreadContext>,
 }
@@ -98,6 +99,7 @@ impl Cluster {
             view: RwLock::new(view.clone()),
             threads: (0..threads).map(|_| ThreadView(RwLock::new(view.clone()))).collect(),
             slot_stats: SlotStats::new(threads),
+            relay_stats: RelayStats::default(),
             ctx: Mutex::new(ctx),
         }
     }

@@ -65,6 +65,7 @@ struct Slots {
     /// The first slot that differs from `first`, and all slots from there on.
     others: Vec<u16>,
     on_channels: bool,
+    on_keys: bool,
 }
 
 impl Slots {
@@ -82,10 +83,14 @@ impl Slots {
             let count = if row.name == "SPUBLISH" { 1 } else { usize::MAX };
             args.from(1).take(count).for_each(|channel| self.add(slot_of(channel)));
         } else if row.name == SCAN {
+            self.on_keys = true;
             self.add(slot_of(args.at(1)));
         } else {
             // Commands on several databases are refused by their handlers if a number is wrong.
-            row.keys.for_each(args, db, u32::MAX, |index, _| self.add(slot_of(args.at(index))));
+            row.keys.for_each(args, db, u32::MAX, |index, _| {
+                self.on_keys = true;
+                self.add(slot_of(args.at(index)));
+            });
         }
     }
 
@@ -137,13 +142,18 @@ impl Asker<'_> {
         if !self.view.is_up {
             self.while_down(slots.on_channels, writes)?;
         }
-        if slots.on_channels && self.view.state(slot) == SlotState::Migrating {
+        // A replica serves the channels of its shard, too.
+        let on_channels_alone = slots.on_channels && !slots.on_keys;
+        if on_channels_alone && self.view.state(slot) == SlotState::Migrating {
             return Ok(Route::Here);
         }
         let is_queued = self.session.multi.is_some() && !matches!(row.lock_scope, LockScope::Queue);
         let all = std::iter::once(slot).chain(slots.others);
         let mut route = Route::Here;
         for slot in all {
+            if on_channels_alone && !self.view.is_primary && self.view.state(slot) == SlotState::Own {
+                continue;
+            }
             match (self.route_slot(slot, row, writes)?, route) {
                 (Route::Here, _) => {}
                 (Route::Later, _) => return Ok(Route::Later),
@@ -190,7 +200,9 @@ impl Asker<'_> {
             SlotState::Own if view.is_primary => Route::Here,
             SlotState::Migrating if view.is_primary => Route::IfPresent(slot),
             SlotState::Importing if asks && view.is_primary => Route::IfPresent(slot),
-            SlotState::Own | SlotState::Migrating if self.reads_replica() && !writes => Route::Here,
+            SlotState::Own if self.reads_replica() && !writes => Route::Here,
+            SlotState::Migrating if self.reads_replica() && !writes => Route::IfPresent(slot),
+            SlotState::Importing if asks && self.reads_replica() && !writes => Route::IfPresent(slot),
             _ => return Err(self.redirect("MOVED", slot, view.primary_of(slot))),
         };
         if self.is_fenced && view.is_primary {

@@ -183,7 +183,8 @@ fn slots_of(moves: &Moves, which: impl Fn(&Migration) -> bool) -> SlotRanges {
 /// on meanwhile.
 fn is_served(map: &Map, shard: &Shard) -> bool {
     let is_alive = |id| map.node(id).is_some_and(|node| node.is_alive);
-    shard.primary.is_some_and(|id| is_alive(id) || shard.in_sync.iter().any(|member| is_alive(*member)))
+    let may_lead = |id| map.node(id).is_some_and(|node| node.is_alive && !node.address.no_failover);
+    shard.primary.is_some_and(|id| is_alive(id) || shard.in_sync.iter().any(|member| may_lead(*member)))
 }
 
 fn states(map: &Map, own: ShardId) -> Box<[SlotState; SLOTS]> {
@@ -228,6 +229,8 @@ fn own_address(in_map: Option<&Address>, settings: &Settings) -> Address {
         client_ipv6: text(&settings.cluster_announce_client_ipv6),
         client_port: settings.cluster_announce_client_port,
         client_tls_port: settings.cluster_announce_client_tls_port,
+        zone: text(&settings.availability_zone),
+        no_failover: settings.cluster_replica_no_failover,
     }
 }
 

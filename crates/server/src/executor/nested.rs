@@ -14,8 +14,8 @@ use crate::observe::stats::add;
 use crate::server::Server;
 use evenkeel_client::monitor;
 use evenkeel_client::session::{Queued, Session};
-use evenkeel_command::flow::Done;
-use evenkeel_command::flow::Mode;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow, Mode, Work};
 use evenkeel_command::reply::Reply;
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Call, Flags, Id, LockScope};
@@ -59,6 +59,22 @@ pub(super) fn run_in_script(
 
 /// Runs a queued command inside EXEC's call, which holds the slots it needs.
 pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
+    let errors = call.base.reply.errors;
+    if let Err(error) = run_queued(call, queued, Mode::Nested) {
+        call.base.reply.fail(&error);
+    }
+    call.base.reply.errors = errors; // EXEC itself has not failed
+}
+
+/// Returns what a queued command does without locks.
+pub(crate) fn collect(call: &mut ServerCall<'_, '_>, queued: &Queued) -> Result<Work, Error> {
+    match run_queued(call, queued, Mode::Collected)? {
+        Flow::Offload(work) => Ok(work),
+        _ => Err(Error::text("ERR the command cannot be one of several")),
+    }
+}
+
+fn run_queued(call: &mut ServerCall<'_, '_>, queued: &Queued, mode: Mode) -> Done {
     let row = table().row(queued.id);
     let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.base.reply.errors);
     let (len, waited) = (call.base.reply.len(), call.base.guard.ctx.lock_wait);
@@ -73,7 +89,7 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
         Ok(()) => {
             let means = (server, call.base.settings, call.worker);
             let mut parts = Parts::new(queued.id, call.base.reply, call.session, means);
-            parts.run(Mode::Nested, args, &keys, call.base.guard)
+            parts.run(mode, args, &keys, call.base.guard)
         }
         Err(refusal) => Err(refusal),
     };
@@ -85,12 +101,10 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
         }
     }
     let stats = &server.stats[call.worker];
-    if let Err(error) = done {
-        call.base.reply.fail(&error);
+    if let Err(error) = &done {
         stats.error(&error.line());
     }
-    let failed = call.base.reply.errors != errors;
-    call.base.reply.errors = errors; // EXEC itself has not failed
+    let failed = done.is_err() || call.base.reply.errors != errors;
     let spent = Spent {
         ticks: clock::ticks().saturating_sub(before),
         waited: call.base.guard.ctx.lock_wait.saturating_sub(waited),
@@ -100,6 +114,7 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
     stats.ran(queued.id, spent.ticks, failed, call.base.settings.latency_tracking);
     let client = &call.session.client;
     observe::ended(server, call.base.settings, call.worker, client, (row, args, &spent));
+    done
 }
 
 /// Collects the places of all keys that EXEC needs: of the queued commands and the watched keys. Returns

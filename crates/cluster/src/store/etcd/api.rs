@@ -92,7 +92,7 @@ pub(super) fn snapshot(paths: &Paths, answer: &Value) -> Result<(Snapshot, Optio
     for entry in answer["kvs"].as_array().into_iter().flatten() {
         match document(paths, entry)? {
             Document::Meta(found) => meta = Some(found),
-            Document::Change(change) => view.apply(number(entry, "mod_revision"), change),
+            Document::Change(change) => view.apply(number(entry, "mod_revision"), *change),
         }
     }
     view.revision = number(&answer["header"], "revision");
@@ -108,7 +108,7 @@ pub(super) fn apply(paths: &Paths, view: &mut Snapshot, result: &Value) -> Resul
             let path = decode(&entry["key"]);
             view.apply(revision, Change::Delete(paths.key(&String::from_utf8_lossy(&path))?));
         } else if let Document::Change(change) = document(paths, entry)? {
-            view.apply(revision, change);
+            view.apply(revision, *change);
         }
     }
     view.revision = number(&result["header"], "revision");

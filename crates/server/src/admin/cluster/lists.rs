@@ -1,6 +1,7 @@
 //! The replies that describe the map: SLOTS, SHARDS, NODES, INFO and their like.
 
 use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_cluster::nodes_file::{bus_port, write_node};
 use evenkeel_cluster::{Node, NodeId, SLOTS, Shard, ShardId};
@@ -55,7 +56,8 @@ fn node_of_slots(call: &mut ServerCall<'_, '_>, view: &ClusterView, id: NodeId, 
     let ip = ("ip", &*endpoint.ip, kind != EndpointType::Ip);
     let hostname =
         ("hostname", endpoint.hostname, kind != EndpointType::HostName && !endpoint.hostname.is_empty());
-    let others: Vec<_> = [ip, hostname].into_iter().filter(|(_, _, is_shown)| *is_shown).collect();
+    let zone = ("availability-zone", endpoint.zone, !endpoint.zone.is_empty());
+    let others: Vec<_> = [ip, hostname, zone].into_iter().filter(|(_, _, is_shown)| *is_shown).collect();
     reply.map(others.len());
     for (name, value, _) in others {
         reply.bulk(name.as_bytes());
@@ -105,7 +107,8 @@ fn node_of_shard(
     let ports: Vec<_> = ports.into_iter().filter(|(_, port)| *port != 0).collect();
     let has_hostname = !endpoint.hostname.is_empty();
     let reply = &mut *call.base.reply;
-    reply.map(6 + ports.len() + usize::from(has_hostname));
+    let has_zone = !endpoint.zone.is_empty();
+    reply.map(6 + ports.len() + usize::from(has_hostname) + usize::from(has_zone));
     let text = |reply: &mut evenkeel_command::reply::Reply, name: &str, value: &str| {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
@@ -124,6 +127,9 @@ fn node_of_shard(
     reply.bulk(b"replication-offset");
     reply.int(offset as i64);
     text(reply, "health", health);
+    if has_zone {
+        text(reply, "availability-zone", endpoint.zone);
+    }
 }
 
 /// CLUSTER NODES
@@ -139,7 +145,7 @@ pub(super) fn nodes(call: &mut ServerCall<'_, '_>) -> Done {
 
 fn write_line(text: &mut String, view: &ClusterView, (id, node): (NodeId, &Node), from: &Viewpoint) {
     let Some(endpoint) = Endpoint::of(view, id, from) else { return };
-    let Endpoint { ip, port, hostname } = endpoint;
+    let Endpoint { ip, port, hostname, .. } = endpoint;
     let mut address = format!("{ip}:{port}@{}", bus_port(port));
     if !hostname.is_empty() {
         let _ = write!(address, ",{hostname}"); // a `String` takes all
@@ -186,13 +192,11 @@ pub(super) fn links(call: &mut ServerCall<'_, '_>) -> Done {
 }
 
 /// The counters of the cluster bus, which is absent.
-const OF_THE_BUS: [&str; 9] = [
+const OF_THE_BUS: [&str; 7] = [
     "cluster_stats_messages_sent",
     "cluster_stats_messages_received",
     "cluster_stats_bytes_sent",
     "cluster_stats_bytes_received",
-    "cluster_stats_pubsub_bytes_sent",
-    "cluster_stats_pubsub_bytes_received",
     "cluster_stats_module_bytes_sent",
     "cluster_stats_module_bytes_received",
     "total_cluster_links_buffer_limit_exceeded",
@@ -239,6 +243,12 @@ pub(super) fn info(call: &mut ServerCall<'_, '_>) -> Done {
     field("cluster_current_epoch", &map.epoch());
     field("cluster_my_epoch", &own_epoch);
     OF_THE_BUS.iter().for_each(|name| field(name, &0));
+    let relayed = &cluster.relay_stats;
+    field("cluster_stats_messages_publish_sent", &relayed.sent.load(Relaxed));
+    field("cluster_stats_messages_publish_received", &relayed.received.load(Relaxed));
+    field("cluster_stats_messages_publish_dropped", &relayed.dropped.load(Relaxed));
+    field("cluster_stats_pubsub_bytes_sent", &relayed.sent_bytes.load(Relaxed));
+    field("cluster_stats_pubsub_bytes_received", &relayed.received_bytes.load(Relaxed));
     if let Some(health) = cluster.store_health() {
         field("cluster_store", &health);
         field("cluster_in_sync_replicas", &view.in_sync_replicas());

@@ -1,7 +1,9 @@
 //! Subcommands of CLUSTER that change the map, or need a map that several nodes share.
 //!
 //! A change is written to the map's file and comes into force on a thread of its own: see
-//! [`Server::change_map`]. It cannot wait for that inside a transaction or a script, and is refused there.
+//! [`Server::change_map`]. It cannot wait for that inside a script, and is refused there. EXEC of
+//! [`IN_ORDER`] commands alone makes their changes one after another on that thread; in other transactions
+//! they are refused.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Acquire;
@@ -17,8 +19,10 @@ use super::{disabled, view};
 use crate::cluster::owner::{MapRequest, SlotChange};
 use crate::cluster::random_id;
 use crate::server::Server;
+use evenkeel_client::session::Queued;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode, Work};
+use evenkeel_command::table::table;
 
 /// The longest wait of a reply for the removal of a former replica's keys.
 const EMPTY_MAX: Duration = Duration::from_secs(30);
@@ -50,10 +54,30 @@ fn detach(call: &mut ServerCall<'_, '_>) -> Done {
 
 pub(super) fn may_change(call: &ServerCall<'_, '_>) -> Result<(), Error> {
     view(call)?;
-    if call.base.mode != Mode::Direct {
-        return Err(Error::text("ERR the map of the cluster is not changed in a transaction or a script"));
+    if !matches!(call.base.mode, Mode::Direct | Mode::Collected) {
+        return Err(Error::text(
+            "ERR the map of the cluster is not changed in a script, or in a transaction with other commands",
+        ));
     }
     Ok(())
+}
+
+/// Commands that can change the map in a transaction, as `redis-cli --cluster fix` sends them.
+const IN_ORDER: [&str; 8] = [
+    "CLUSTER|ADDSLOTS",
+    "CLUSTER|ADDSLOTSRANGE",
+    "CLUSTER|BUMPEPOCH",
+    "CLUSTER|DELSLOTS",
+    "CLUSTER|DELSLOTSRANGE",
+    "CLUSTER|SAVECONFIG",
+    "CLUSTER|SET-CONFIG-EPOCH",
+    "CLUSTER|SETSLOT",
+];
+
+/// Whether a transaction consists of [`IN_ORDER`] commands.
+pub(crate) fn change_the_map(queue: &[Queued]) -> bool {
+    let changes = |queued: &Queued| IN_ORDER.contains(&table().row(queued.id).name);
+    !queue.is_empty() && queue.iter().all(changes)
 }
 
 pub(super) fn failed(reason: String) -> Error {
@@ -65,7 +89,7 @@ pub(super) fn shared(call: &ServerCall<'_, '_>) -> Result<(), Error> {
     if call.server.cluster.as_ref().is_some_and(|cluster| cluster.is_shared()) {
         return Ok(());
     }
-    let name = evenkeel_command::table::table().row(call.base.id).name.replace('|', " ");
+    let name = table().row(call.base.id).name.replace('|', " ");
     Err(Error::text(format!("ERR {name} needs cluster-store: this node's map is a file of its own")))
 }
 
@@ -79,7 +103,7 @@ fn single_slots(call: &ServerCall<'_, '_>) -> Result<SlotRanges, Error> {
 /// Parses pairs of slots, from argument 2 on.
 fn slot_ranges(call: &ServerCall<'_, '_>) -> Result<SlotRanges, Error> {
     if call.base.args.len() % 2 == 1 {
-        return Err(Error::Arity(evenkeel_command::table::table().row(call.base.id).name));
+        return Err(Error::Arity(table().row(call.base.id).name));
     }
     let mut ranges = Vec::new();
     for index in (2..call.base.args.len()).step_by(2) {
@@ -146,7 +170,9 @@ pub(super) fn flush_slots(call: &mut ServerCall<'_, '_>) -> Done {
     change(call, MapRequest::FlushSlots)
 }
 
-/// CLUSTER SETSLOT slot MIGRATING node-id | IMPORTING node-id | STABLE | NODE node-id
+/// CLUSTER SETSLOT slot MIGRATING node-id | IMPORTING node-id | STABLE | NODE node-id [TIMEOUT ms]
+///
+/// The timeout is checked, and not needed: the replicas have the map of the store, too.
 pub(super) fn set_slot(call: &mut ServerCall<'_, '_>) -> Done {
     let view = view(call)?;
     if !view.is_primary {
@@ -161,7 +187,20 @@ pub(super) fn set_slot(call: &mut ServerCall<'_, '_>) -> Done {
             .map(|(id, _)| id)
             .map_err(|_| Error::Bytes([b"ERR ", unknown.as_bytes(), b" ", args.at(4)].concat()))
     };
-    let what = match (args.word(3).as_bytes(), args.len()) {
+    let len = match () {
+        () if args.len() >= 5 && args.is(args.len() - 1, "TIMEOUT") => {
+            return Err(Error::text("ERR Missing timeout value"));
+        }
+        () if args.len() >= 6 && args.is(args.len() - 2, "TIMEOUT") => {
+            match parse_i64(args.at(args.len() - 1)) {
+                None => return Err(Error::text("ERR timeout is not an integer or out of range")),
+                Some(timeout) if timeout < 0 => return Err(Error::text("ERR timeout is negative")),
+                Some(_) => args.len() - 2,
+            }
+        }
+        () => args.len(),
+    };
+    let what = match (args.word(3).as_bytes(), len) {
         (b"MIGRATING", 5) if is_alone && !is_own => {
             return Err(Error::text(format!("ERR I'm not the owner of hash slot {slot}")));
         }

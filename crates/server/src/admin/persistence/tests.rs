@@ -9,6 +9,7 @@ fn options() {
         > SHUTDOWN SAVE NOSAVE     < -ERR syntax error
         > SHUTDOWN ABORT           < -ERR No shutdown in progress.
         > SHUTDOWN ABORT NOW       < -ERR syntax error
+        > SHUTDOWN FAILOVER        < -ERR SHUTDOWN FAILOVER is only supported in cluster mode.
         > BGSAVE nosuch            < -ERR syntax error
         > BGSAVE SCHEDULE x        < -ERR syntax error
         > SAVE now                 < -ERR wrong number of arguments for 'save' command

@@ -21,6 +21,7 @@ use evenkeel_runtime::threads;
 use super::super::fence::Fence;
 use super::super::identity::Identity;
 use super::data_path::{self, DataPath, Role, Stance};
+use super::relay::Relay;
 use super::{Agent, Closed, Message, NOT_OF_THE_DECIDER, State, connect, publisher};
 use crate::server::Server;
 use crate::startup::VERSION;
@@ -72,6 +73,7 @@ pub(in crate::cluster) fn start(server: &Arc<Server>, identity: Identity) -> Res
     let data_path = DataPath { server: Arc::downgrade(server), agent: agent.clone() };
     let (me, incarnation) = (identity.me.to_string(), identity.incarnation);
     server.replication.members.enter(me, incarnation, Arc::new(data_path));
+    server.hub.pubsub.relay_by(Box::new(Relay::new(server)));
     let failed = |error: std::io::Error| format!("Cannot start a thread of the cluster: {error}");
     let (on_thread, publishing, own) = (server.clone(), agent.clone(), identity.clone());
     let map = threads::named("cluster-map").spawn(move || publisher::run(&on_thread, &publishing, &own));

@@ -7,6 +7,7 @@
 //! | `data_path.rs` | the role of this node in replication, and the acknowledgements of replicas |
 //! | `operator.rs` | requests of operators as transactions |
 //! | `moves.rs` | moves of slots |
+//! | `relay.rs` | messages of PUBLISH for clients of other nodes |
 //! | `connect.rs` | the store that the settings name |
 //!
 //! Publishing waits for the commands that run, which may be long. So it has a thread of its own: renewals of
@@ -18,6 +19,7 @@ mod data_path;
 mod moves;
 mod operator;
 mod publisher;
+mod relay;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub(super) use agent::start;
 pub(super) use connect::check;
 pub(crate) use moves::{MoveInfo, MoveState};
 pub(super) use operator::change;
+pub(crate) use relay::RelayStats;
 
 /// The first number of transactions that are not the decider's.
 const NOT_OF_THE_DECIDER: u64 = 1 << 63;
