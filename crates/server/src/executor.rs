@@ -266,7 +266,7 @@ impl Executor {
                         waited: self.ctx.lock_wait.saturating_sub(waited),
                         request: request.len,
                         reply: reply.len().saturating_sub(len),
-                        long: 0,
+                        ..Spent::default()
                     };
                     let command = (self.table.row(id), request.args, &spent);
                     observe::ended(&self.server, &self.settings, self.worker, &session.client, command);

@@ -11,6 +11,7 @@ use evenkeel_client::pubsub::{SubscriptionKind, push_queue};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
+use evenkeel_store::key::slot_of;
 
 const fn on_channels(name: &'static str, arity: Arity, handler: ServerHandler) -> Command<ServerHandler> {
     session(name, arity, Group::PubSub, handler).flag(Flags::PUBSUB)
@@ -151,6 +152,13 @@ fn publish_in_shard(call: &mut ServerCall<'_, '_>) -> Done {
         _ => pubsub.publish_in_shard_in_unit(call.base.guard, channel, message),
     };
     pass_on(call, SubscriptionKind::Shard);
+    if call.base.settings.cluster_slot_stats_enabled
+        && let Some(cluster) = &call.server.cluster
+    {
+        let (channel, message) = (call.base.args.at(1), call.base.args.at(2));
+        let len = evenkeel_client::pubsub::encode(&[b"smessage", channel, message], true).len();
+        cluster.slot_stats.note_messages(call.worker, slot_of(channel), (count * len) as u64);
+    }
     call.base.reply.int(count as i64);
     Ok(Flow::Replied)
 }

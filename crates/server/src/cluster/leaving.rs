@@ -28,6 +28,10 @@ pub(super) fn follow(server: &Server, old: &ClusterView, new: &ClusterView, ctx:
         redirect_waiting(server, new); // slots that are closed leave, or open again, soon
     }
     let left: Vec<u16> = (0..SLOTS as u16).filter(|slot| old.has(*slot) && !new.has(*slot)).collect();
+    if let Some(cluster) = &server.cluster {
+        let has_moved = |slot: &u16| old.has(*slot) != new.has(*slot);
+        (0..SLOTS as u16).filter(has_moved).for_each(|slot| cluster.slot_stats.reset_slot(slot));
+    }
     if left.is_empty() {
         return;
     }

@@ -49,6 +49,11 @@ pub(super) fn run_in_script(
         ..Spent::default()
     };
     stats.ran(id, spent.ticks, failed, base.settings.latency_tracking);
+    if base.settings.cluster_slot_stats_enabled
+        && let Some(cluster) = &server.cluster
+    {
+        cluster.slot_stats.note_nested(worker, row, &args, 0);
+    }
     // The script has declared the keys, so hot keys and their time are counted for the script.
     if server.commandlog.wants(&spent) {
         let command = (row, args, &spent);
@@ -109,6 +114,7 @@ fn run_queued(call: &mut ServerCall<'_, '_>, queued: &Queued, mode: Mode) -> Don
         ticks: clock::ticks().saturating_sub(before),
         waited: call.base.guard.ctx.lock_wait.saturating_sub(waited),
         reply: call.base.reply.len().saturating_sub(len),
+        is_nested: true,
         ..Spent::default()
     };
     stats.ran(queued.id, spent.ticks, failed, call.base.settings.latency_tracking);

@@ -521,6 +521,7 @@ impl OffloadJob {
             long: long.saturating_sub(waited),
             request: args.wire_len(),
             reply: reply.len(),
+            is_nested: false,
         };
         stats.ran(self.id, spent.ticks, reply.errors > 0, settings.latency_tracking);
         let command = (table().row(self.id), args, &spent);

@@ -69,6 +69,8 @@ pub(crate) struct Spent {
     /// Bytes; zero for a command that was part of another request: run by EXEC, or by a script.
     pub(crate) request: usize,
     pub(crate) reply: usize,
+    /// EXEC has run the command.
+    pub(crate) is_nested: bool,
 }
 
 impl Spent {

@@ -16,6 +16,8 @@ mod sketch;
 pub(crate) mod slot_stats;
 pub(crate) mod stats;
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::server::Server;
 use commandlog::Spent;
 use evenkeel_client::clients::ClientInfo;
@@ -37,7 +39,7 @@ pub(crate) fn ended(
     if settings.cluster_slot_stats_enabled
         && let Some(cluster) = &server.cluster
     {
-        cluster.slot_stats.note(worker, command);
+        cluster.slot_stats.note(worker, command, client.is_primary.load(Relaxed));
     }
     if server.hotkeys.is_on() {
         server.hotkeys.note(&server.core.keyspace, worker, command);
