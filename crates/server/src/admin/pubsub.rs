@@ -157,7 +157,7 @@ fn publish_in_shard(call: &mut ServerCall<'_, '_>) -> Done {
     {
         let (channel, message) = (call.base.args.at(1), call.base.args.at(2));
         let len = evenkeel_client::pubsub::encode(&[b"smessage", channel, message], true).len();
-        cluster.slot_stats.note_messages(call.worker, slot_of(channel), (count * len) as u64);
+        cluster.slot_stats.count_messages(call.worker, slot_of(channel), (count * len) as u64);
     }
     call.base.reply.int(count as i64);
     Ok(Flow::Replied)

@@ -52,7 +52,7 @@ pub(super) fn run_in_script(
     if base.settings.cluster_slot_stats_enabled
         && let Some(cluster) = &server.cluster
     {
-        cluster.slot_stats.note_nested(worker, row, &args, 0);
+        cluster.slot_stats.count_nested(worker, row, &args, 0);
     }
     // The script has declared the keys, so hot keys and their time are counted for the script.
     if server.commandlog.wants(&spent) {

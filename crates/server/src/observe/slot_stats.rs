@@ -101,7 +101,7 @@ impl SlotStats {
         by_primary: bool,
     ) {
         if spent.is_nested {
-            return self.note_nested(thread, row, &args, args.wire_len());
+            return self.count_nested(thread, row, &args, args.wire_len());
         }
         if by_primary && is_on_shard_channels(row) {
             return;
@@ -120,9 +120,9 @@ impl SlotStats {
         add(&counters.bytes_out, if by_primary { 0 } else { spent.reply as u64 });
     }
 
-    /// Notes a command of a transaction or a script. `len`: the bytes that a client has sent for it.
+    /// Counts a command of a transaction or a script for it. `len`: the bytes that a client has sent for it.
     #[cold]
-    pub(crate) fn note_nested(&self, thread: usize, row: &Spec, args: &Args<'_>, len: usize) {
+    pub(crate) fn count_nested(&self, thread: usize, row: &Spec, args: &Args<'_>, len: usize) {
         let all = self.of_thread(thread);
         add(&all.unit_bytes_in, len as u64);
         let Some(slot) = slot_of_call(row, args).map(u32::from) else { return };
@@ -135,7 +135,7 @@ impl SlotStats {
 
     /// Counts bytes for listeners to a channel of a slot.
     #[cold]
-    pub(crate) fn note_messages(&self, thread: usize, slot: u16, bytes: u64) {
+    pub(crate) fn count_messages(&self, thread: usize, slot: u16, bytes: u64) {
         add(&self.of_thread(thread).slots[usize::from(slot)].bytes_out, bytes);
     }
 
