@@ -47,12 +47,15 @@ mod nested;
 pub(crate) mod offload;
 mod parts;
 pub(crate) mod permission;
+mod present;
 pub(crate) mod script_host;
 
 pub(crate) use admission::look_again;
 use nested::queue_places;
 pub(crate) use nested::{collect, run_nested};
 pub(crate) use parts::Parts;
+pub(crate) use present::keeps_expired;
+use present::{keep_time, keep_time_to_serve};
 
 use admission::Admitted;
 
@@ -66,6 +69,8 @@ pub(crate) struct Executor {
     pub(crate) cluster: Option<Arc<ClusterView>>,
     /// This node of a cluster may not serve its slots.
     pub(crate) is_fenced: bool,
+    /// Writers of slots that leave wait, so that the target of a move catches up.
+    holds_writers: bool,
     pub(crate) worker: usize,
     pub(crate) table: &'static Table,
     places: Vec<Place>,
@@ -107,6 +112,7 @@ impl Executor {
             settings_version: u64::MAX,
             cluster: None,
             is_fenced: false,
+            holds_writers: false,
             table: server.table,
             server,
             ctx,
@@ -182,6 +188,7 @@ impl Executor {
     pub(crate) fn update_pause(&mut self) {
         self.ctx.keep_expired = keeps_expired(&self.server, &self.settings, self.ctx.now_ms);
         self.is_fenced = self.server.is_fenced();
+        self.holds_writers = self.server.replication.moves.holds_writers();
     }
 
     /// Advances the time within a turn: a turn may take long, and a lifetime of half a second must not begin
@@ -744,40 +751,6 @@ fn silence(session: &mut Session, reply: &mut Reply, mark: evenkeel_command::rep
             session.reply_mode = ReplyMode::On;
         }
     }
-}
-
-/// Advances the time of a context by the whole milliseconds since `present`, and updates whether a pause
-/// holds. A thread that replays has no time.
-#[cold]
-fn keep_time(
-    ctx: &mut ThreadContext,
-    (server, settings): (&Server, &Settings),
-    present: &mut Ticks,
-    now: Ticks,
-) {
-    let ms = now.saturating_sub(*present) / (1000 * clock::ticks_per_us());
-    *present += ms * 1000 * clock::ticks_per_us();
-    if ctx.now_ms > 0 {
-        ctx.now_ms += ms;
-    }
-    ctx.keep_expired = keeps_expired(server, settings, ctx.now_ms);
-}
-
-/// [`keep_time`] after a transaction or a script that took long: a key that it has written may have expired
-/// by now, and then serves no waiter.
-#[cold]
-fn keep_time_to_serve(ctx: &mut ThreadContext, owners: (&Server, &Settings), present: &mut Ticks) {
-    const LONG_US: u64 = 50_000;
-    let now = clock::ticks();
-    if now.saturating_sub(*present) >= LONG_US * clock::ticks_per_us() {
-        keep_time(ctx, owners, present, now);
-    }
-}
-
-/// Whether expired keys are hidden instead of removed: in a pause, and while data are imported, since the
-/// source of the import removes them.
-pub(crate) fn keeps_expired(server: &Server, settings: &Settings, now_ms: u64) -> bool {
-    server.core.pause.is_active(now_ms) || settings.import_mode && !server.replication.is_replica()
 }
 
 /// Returns how reads and writes mark entries under the configured policy.

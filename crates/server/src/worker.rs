@@ -239,7 +239,8 @@ impl Worker {
             let is_crowded = self.server.core.blockers.any().contains(Blockers::CROWDED);
             let has_paused =
                 || self.server.cluster.as_ref().is_some_and(|cluster| cluster.has_paused_slots());
-            !is_crowded && !self.server.core.pause.is_active(self.now_ms) && !has_paused()
+            let holds_writers = self.server.replication.moves.holds_writers();
+            !is_crowded && !holds_writers && !self.server.core.pause.is_active(self.now_ms) && !has_paused()
         };
         let fewer_wait = self.schedule.fewer_wait(self.server.core.pause.is_of_all(self.now_ms));
         if !self.schedule.parked.is_empty() && (fewer_wait || may_resume()) {

@@ -6,6 +6,7 @@
 //! | `source.rs` | a copy at the source: its threads, its stages, when the target has everything |
 //! | `lane.rs` | a connection of a copy at the source |
 //! | `route.rs` | records of the journal, to the connections by their slots |
+//! | `brake.rs` | slows writers at the source that are faster than the target |
 //! | `import.rs` | the connections at the target, and the commands that come |
 //!
 //! **A copy** goes over several connections, its lanes. Each lane has the slots of a residue: the order of
@@ -22,6 +23,7 @@
 //! **When the slots are closed** at the source, no command of theirs runs any more. The lanes then have a
 //! last command behind everything that was written. When it is acknowledged, the target has all data.
 
+mod brake;
 mod import;
 mod lane;
 mod route;
@@ -29,7 +31,7 @@ mod source;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use evenkeel_store::{Keyspace, Place, SlotSet, ThreadContext};
 use parking_lot::Mutex;
@@ -59,7 +61,17 @@ pub struct Moves {
     outgoing: Mutex<BTreeMap<String, Arc<Outgoing>>>,
     /// A copy goes on: another one waits for its end.
     is_copying: AtomicBool,
+    /// Writers of the slots that leave wait.
+    holds_writers: AtomicBool,
     pub imports: Imports,
+}
+
+impl Moves {
+    /// Whether writers of the slots that leave this server wait, so that a target catches up.
+    #[inline]
+    pub fn holds_writers(&self) -> bool {
+        self.holds_writers.load(Relaxed)
+    }
 }
 
 impl Replication {

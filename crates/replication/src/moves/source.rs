@@ -27,6 +27,7 @@ use evenkeel_store::key::slot_of;
 use parking_lot::Mutex;
 
 use super::CopyOrder;
+use super::brake::Brake;
 use super::lane::{Answered, Lane, LaneQueue, introduce};
 use super::route::{Router, lane_of};
 use crate::Replication;
@@ -338,8 +339,13 @@ fn walk(
 /// Reports the stages that the lanes reach, until the copy is over.
 fn watch(replication: &Replication, copy: &Outgoing) {
     let (mut is_ready, mut is_drained, mut has_last) = (false, false, false);
+    let mut brake = Brake::default();
     while !copy.is_over() && !replication.core.stopping.load(Acquire) {
         let unacked = copy.queues.iter().map(|queue| queue.unacked()).sum::<Option<u64>>();
+        let acked = copy.queues.iter().map(|queue| queue.acked()).sum();
+        let is_open = copy.closed_behind.load(Acquire) == OPEN;
+        let holds = is_open && brake.holds(Instant::now(), unacked, acked, READY_LEN / 2);
+        hold_writers(replication, holds);
         if !is_ready && unacked.is_some_and(|unacked| unacked <= READY_LEN) {
             is_ready = true;
             (copy.report)(News::Ready);
@@ -352,6 +358,15 @@ fn watch(replication: &Replication, copy: &Outgoing) {
             (copy.report)(News::Drained);
         }
         std::thread::sleep(POLL_INTERVAL);
+    }
+    hold_writers(replication, false);
+}
+
+/// Lets writers of the leaving slots wait, or go on.
+fn hold_writers(replication: &Replication, holds: bool) {
+    let waited = replication.moves.holds_writers.swap(holds, AcqRel);
+    if waited && !holds {
+        replication.core.workers.wake_all();
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) session: &'a Session,
     /// The node may not serve: see `fence.rs`.
     pub(crate) is_fenced: bool,
+    /// Writers of leaving slots wait: a target of a move is to catch up with them.
+    pub(crate) holds_writers: bool,
 }
 
 /// The commands on channels that have a slot.
@@ -211,6 +213,7 @@ impl Asker<'_> {
         match () {
             () if view.closed.contains(slot) => Err(try_again()),
             () if view.paused.contains(slot) => Ok(Route::Later),
+            () if self.holds_writers && writes && view.leaves(slot) => Ok(Route::Later),
             () => Ok(route),
         }
     }

@@ -157,6 +157,11 @@ impl ClusterView {
         slots_of(&self.moves, |found| found.source == self.shard)
     }
 
+    /// Whether a slot is among [`ClusterView::leaving`].
+    pub(crate) fn leaves(&self, slot: u16) -> bool {
+        self.moves.values().any(|found| found.source == self.shard && found.slots.contains(slot))
+    }
+
     /// Returns the slots of which this shard may have keys that nobody needs.
     pub(crate) fn leftover(&self) -> SlotRanges {
         let Some(own) = self.map.shard(self.shard) else { return SlotRanges::default() };

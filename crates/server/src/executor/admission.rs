@@ -64,7 +64,9 @@ impl Executor {
             return Ok(Admitted::Paused);
         }
         if let Some(view) = &self.cluster
-            && (self.is_fenced || !request.key.is_some_and(|(_, place)| view.serves(place.slot())))
+            && (self.is_fenced
+                || self.holds_writers
+                || !request.key.is_some_and(|(_, place)| view.serves(place.slot())))
         {
             match self.route(view, session, (row, &request.args))? {
                 Route::Here => {}
@@ -164,8 +166,8 @@ impl Executor {
         }
         let flags = declared::flags_of_call(row, args, &self.server.scripts);
         let writes = has((row, flags), session, Flags::WRITE);
-        (Asker { view, settings: &self.settings, session, is_fenced: self.is_fenced })
-            .route(row, args, writes)
+        let (is_fenced, holds_writers) = (self.is_fenced, self.holds_writers);
+        (Asker { view, settings: &self.settings, session, is_fenced, holds_writers }).route(row, args, writes)
     }
 
     /// Returns the error of a malformed command, or tells a client that has to authenticate first nothing

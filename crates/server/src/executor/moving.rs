@@ -49,7 +49,8 @@ impl Executor {
                 flow => return Ok(flow),
             }
         }
-        let asker = Asker { view: &view, settings: &self.settings, session, is_fenced: self.is_fenced };
+        let (settings, is_fenced) = (&*self.settings, self.is_fenced);
+        let asker = Asker { view: &view, settings, session, is_fenced, holds_writers: false };
         let mut all = keys.clone();
         if matches!(row.lock_scope, LockScope::Queue) {
             all.extend(queued_keys(session, keyspace));

@@ -67,7 +67,8 @@ impl ScriptHost for ScriptThread<'_> {
         let Some(cluster) = &self.server.cluster else { return Ok(None) };
         let (settings, is_fenced) = (base.settings, self.server.is_fenced());
         cluster.with_view(self.worker, |view| {
-            Asker { view, settings, session, is_fenced }.judge_in_script(command, keys, base.guard)
+            Asker { view, settings, session, is_fenced, holds_writers: false }
+                .judge_in_script(command, keys, base.guard)
         })
     }
 

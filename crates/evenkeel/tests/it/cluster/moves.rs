@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::etcd::is_missing;
+use evenkeel_testkit::etcd::{PATIENCE, is_missing};
 use evenkeel_testkit::{Client, Random, Server};
 
 use super::store::{Shared, wait};
 use super::text;
+use crate::replication::{freeze, thaw};
 
 /// Two shards of `replicas + 1` nodes each: the first owns all slots. Nodes 0 and 1 are the primaries.
 #[track_caller]
@@ -402,6 +403,53 @@ fn waiting_clients_are_sent_to_the_new_owner() {
     assert_eq!(cluster.shown(&waits.read().to_string()), "-MOVED 16287 127.0.0.1:PORT1");
     assert!(listens.read().to_string().contains("sunsubscribe"));
     assert_eq!(cluster.shown(&text(&mut waits, "GET {x}l")), "-MOVED 16287 127.0.0.1:PORT1");
+}
+
+/// A client that writes faster than the target can follow is slowed down, and the move ends.
+#[test]
+fn a_move_ends_although_writers_are_faster_than_the_target() {
+    if is_missing() {
+        return;
+    }
+    let cluster = shards(0, &[]);
+    let is_over = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut client, mut written) = (cluster.connect(0), 0);
+            let value = "v".repeat(1_000);
+            while !is_over.load(Relaxed) {
+                let set = |number: u64| ["SET".into(), format!("{{x}}:{}", number % 20_000), value.clone()];
+                let batch: Vec<Vec<String>> = (written..written + 200).map(|at| set(at).to_vec()).collect();
+                let replies = client.pipeline(&batch);
+                if replies.iter().any(|reply| reply.to_string().starts_with("-MOVED")) {
+                    break;
+                }
+                written += 200;
+            }
+            written
+        });
+        // The target runs for a tenth of the time.
+        scope.spawn(|| {
+            let target = &cluster.nodes[1];
+            while !is_over.load(Relaxed) {
+                freeze(target);
+                std::thread::sleep(Duration::from_millis(9));
+                thaw(target);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        begin(&cluster, 0, "16287 16287", 1);
+        let (start, mut state) = (Instant::now(), String::new());
+        while state != "success" && start.elapsed() < 2 * PATIENCE {
+            std::thread::sleep(Duration::from_millis(50));
+            state = newest(&cluster, 0, "state");
+        }
+        is_over.store(true, Relaxed);
+        assert_eq!(state, "success", "{} bytes are missing", newest(&cluster, 0, "remaining_repl_size"));
+        writer.join().expect("the writer's thread")
+    });
+    assert!(written > 0);
+    assert_eq!(text(&mut cluster.connect(1), "DBSIZE"), format!(":{}", written.min(20_000)));
 }
 
 /// The words of Redis 8.4, at the target.
