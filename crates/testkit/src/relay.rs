@@ -1,10 +1,10 @@
-//! A TCP relay on loopback that stands for the network between two processes: it can stop to deliver
-//! bytes, and close connections.
+//! A TCP relay on loopback that stands for the network between two processes: it can deliver bytes late, stop
+//! to deliver them, and close connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::*};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 use std::time::Duration;
 
 /// The relay looks so often whether its state has changed.
@@ -24,7 +24,21 @@ enum State {
 /// See the module's text. Dropping it ends its connections.
 pub struct Relay {
     port: u16,
-    state: Arc<AtomicU8>,
+    link: Arc<Link>,
+}
+
+/// What the threads of a relay share.
+struct Link {
+    state: AtomicU8,
+    /// Milliseconds by which each piece of at most 64 KiB is late. Pieces do not overtake each other, and do
+    /// not wait at the same time: the link is slow, too.
+    delay: AtomicU32,
+}
+
+impl Link {
+    fn is(&self, wanted: State) -> bool {
+        self.state.load(Acquire) == wanted as u8
+    }
 }
 
 impl Relay {
@@ -33,10 +47,10 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         listener.set_nonblocking(true).expect("a listener may poll");
         let own = listener.local_addr().expect("it is bound").port();
-        let state = Arc::new(AtomicU8::new(State::Open as u8));
-        let shared = state.clone();
+        let link = Arc::new(Link { state: AtomicU8::new(State::Open as u8), delay: AtomicU32::new(0) });
+        let shared = link.clone();
         std::thread::spawn(move || accept_all(&listener, port, &shared));
-        Relay { port: own, state }
+        Relay { port: own, link }
     }
 
     pub fn port(&self) -> u16 {
@@ -53,12 +67,18 @@ impl Relay {
         self.set(State::Cut);
     }
 
+    /// Delivers each piece of bytes late by this time, until [`Relay::heal`].
+    pub fn delay(&self, time: Duration) {
+        self.link.delay.store(time.as_millis() as u32, Release);
+    }
+
     pub fn heal(&self) {
+        self.delay(Duration::ZERO);
         self.set(State::Open);
     }
 
     fn set(&self, state: State) {
-        self.state.store(state as u8, Release);
+        self.link.state.store(state as u8, Release);
     }
 }
 
@@ -68,27 +88,23 @@ impl Drop for Relay {
     }
 }
 
-fn is(state: &AtomicU8, wanted: State) -> bool {
-    state.load(Acquire) == wanted as u8
-}
-
-fn accept_all(listener: &TcpListener, port: u16, state: &Arc<AtomicU8>) {
-    while !is(state, State::Ended) {
+fn accept_all(listener: &TcpListener, port: u16, link: &Arc<Link>) {
+    while !link.is(State::Ended) {
         match listener.accept() {
             Ok((from, _)) => {
-                let state = state.clone();
-                std::thread::spawn(move || connect(&from, port, &state));
+                let link = link.clone();
+                std::thread::spawn(move || connect(&from, port, &link));
             }
             Err(_) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
 
-fn connect(from: &TcpStream, port: u16, state: &AtomicU8) {
-    while is(state, State::Frozen) {
+fn connect(from: &TcpStream, port: u16, link: &Link) {
+    while link.is(State::Frozen) {
         std::thread::sleep(POLL_INTERVAL);
     }
-    if !is(state, State::Open) {
+    if !link.is(State::Open) {
         return;
     }
     let Ok(to) = TcpStream::connect(("127.0.0.1", port)) else { return };
@@ -99,16 +115,16 @@ fn connect(from: &TcpStream, port: u16, state: &AtomicU8) {
         let _ = stream.set_read_timeout(Some(POLL_INTERVAL));
     }
     std::thread::scope(|scope| {
-        scope.spawn(|| deliver(from, &to, state));
-        deliver(&to, from, state);
+        scope.spawn(|| deliver(from, &to, link));
+        deliver(&to, from, link);
     });
 }
 
 /// Delivers bytes in one direction until the connection ends.
-fn deliver(mut from: &TcpStream, mut to: &TcpStream, state: &AtomicU8) {
+fn deliver(mut from: &TcpStream, mut to: &TcpStream, link: &Link) {
     let mut bytes = vec![0; 64 * 1024];
     loop {
-        if is(state, State::Cut) || is(state, State::Ended) {
+        if link.is(State::Cut) || link.is(State::Ended) {
             break;
         }
         let got = match from.read(&mut bytes) {
@@ -117,10 +133,11 @@ fn deliver(mut from: &TcpStream, mut to: &TcpStream, state: &AtomicU8) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
             Err(_) => break,
         };
-        while is(state, State::Frozen) {
+        std::thread::sleep(Duration::from_millis(link.delay.load(Acquire).into()));
+        while link.is(State::Frozen) {
             std::thread::sleep(POLL_INTERVAL);
         }
-        if !is(state, State::Open) || to.write_all(&bytes[..got]).is_err() {
+        if !link.is(State::Open) || to.write_all(&bytes[..got]).is_err() {
             break;
         }
     }
@@ -150,6 +167,12 @@ mod tests {
         server.set_read_timeout(None).expect("no timeout");
         server.read_exact(&mut byte).expect("delivered late");
         assert_eq!(byte, *b"b");
+        relay.delay(Duration::from_millis(100));
+        let sent = std::time::Instant::now();
+        client.write_all(b"c").expect("open");
+        server.read_exact(&mut byte).expect("delivered late");
+        assert!(sent.elapsed() >= Duration::from_millis(100));
+        relay.heal();
         relay.cut();
         assert_eq!(server.read(&mut byte).unwrap_or(0), 0);
     }

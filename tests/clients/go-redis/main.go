@@ -4,6 +4,8 @@
 //
 // check cluster PORT PROTOCOL is a client of a cluster.
 //
+// check shards PORT SECONDS is one while slots move and primaries change.
+//
 // check failover PORT COMMAND follows the messages of two servers that change their roles.
 package main
 
@@ -152,6 +154,10 @@ func main() {
 	port, protocol, restart := os.Args[1], must(strconv.Atoi(os.Args[2])), os.Args[3]
 	if port == "failover" {
 		failover(os.Args[2], os.Args[3])
+		return
+	}
+	if port == "shards" {
+		shards(os.Args[2], must(strconv.ParseFloat(os.Args[3], 64)))
 		return
 	}
 	if port == "cluster" {

@@ -1,7 +1,7 @@
 //! Shards, with three members of etcd, under real faults: processes that are killed, stopped and ended,
-//! networks that deliver nothing. Clients record their commands and the replies, with `write-acks in-sync`:
-//! the histories have to be linearizable, and nothing acknowledged may be lost. With several shards, slots
-//! move all the time.
+//! networks that deliver late, or nothing. Clients record their commands and the replies, with `write-acks
+//! in-sync`: the histories have to be linearizable, and nothing acknowledged may be lost. With several shards,
+//! slots move all the time.
 //!
 //! All connections to a node, and all of a node to etcd, lead through relays. `EVENKEEL_CLUSTER_ROUNDS`
 //! sets the number of faults, and `EVENKEEL_SEED` repeats their order.
@@ -307,7 +307,8 @@ fn fail(world: &World, random: &mut Random) -> (String, Option<usize>) {
     let long = Duration::from_millis(LEASE * 1_000 + 200 + random.below(1_300) as u64);
     let time = if random.chance(50) { short } else { long };
     let nap = || std::thread::sleep(time);
-    let what = match random.below(8) {
+    let slow = Duration::from_millis(5 + random.below(150) as u64);
+    let what = match random.below(10) {
         0 | 1 => {
             world.nodes[node].signal(libc::SIGKILL);
             nap();
@@ -340,6 +341,18 @@ fn fail(world: &World, random: &mut Random) -> (String, Option<usize>) {
             format!("{who} was cut off for {time:?}")
         }
         6 => {
+            world.ways[node].delay(slow);
+            nap();
+            world.ways[node].heal();
+            format!("what went to {who} was late by {slow:?}, for {time:?}")
+        }
+        7 => {
+            world.to_etcd[node].iter().for_each(|relay| relay.delay(slow));
+            nap();
+            world.to_etcd[node].iter().for_each(Relay::heal);
+            format!("{who} had a slow way to etcd, {slow:?}, for {time:?}")
+        }
+        8 => {
             let heir = nodes.clone().find(|other| *other != primary).expect("there are several");
             let mut client = world.nodes[heir].connect();
             let reply = text(&mut client, "CLUSTER FAILOVER");
