@@ -1,7 +1,7 @@
 //! Shards, with three members of etcd, under real faults: processes that are killed, stopped and ended,
 //! networks that deliver late, or nothing. Clients record their commands and the replies, with `write-acks
-//! in-sync`: the histories have to be linearizable, and nothing acknowledged may be lost. With several shards,
-//! slots move all the time.
+//! in-sync`: the histories have to be linearizable, and nothing acknowledged may be lost. With several
+//! shards, slots move all the time.
 //!
 //! All connections to a node, and all of a node to etcd, lead through relays. `EVENKEEL_CLUSTER_ROUNDS`
 //! sets the number of faults, and `EVENKEEL_SEED` repeats their order.
