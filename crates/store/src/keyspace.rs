@@ -11,7 +11,7 @@ use crate::guard::SlotGuard;
 use crate::guard::context::{DbTally, LeftBehind, Tally, ThreadContext, Total};
 use crate::guard::gate::{Closed, Gate};
 use crate::journal::Journal;
-use crate::key::{Hasher, Key, Place};
+use crate::key::{Hasher, Key, Place, slot_of};
 use crate::lazy_free::{Garbage, InPlace, LazyFree};
 use crate::notify::events::Events;
 use crate::notify::subscribers::SlotSubscribers;
@@ -116,6 +116,9 @@ pub struct Keyspace {
     pub(crate) flushes: AtomicU64,
     /// See [`Keyspace::spare`].
     pub(crate) spared: SlotBits,
+    /// Slots whose keys clients do not see, and whether there are any.
+    hidden: SlotBits,
+    hides: AtomicBool,
     /// The journal removes expired and evicted keys by UNLINK, in this order.
     pub(crate) unlinks: [AtomicBool; 2],
     /// Keys that meanwhile expire by this server's decision alone, and their number.
@@ -159,6 +162,8 @@ impl Keyspace {
             hides_expired: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
             spared: SlotBits::new(),
+            hidden: SlotBits::new(),
+            hides: AtomicBool::new(false),
             unlinks: [AtomicBool::new(true), AtomicBool::new(true)],
             own: Mutex::default(),
             own_timed: AtomicUsize::new(0),
@@ -252,8 +257,39 @@ impl Keyspace {
         self.spared.set_all(slots);
     }
 
+    /// Sets the slots whose keys are not those of clients: they arrive, or are left of a move.
+    pub fn hide(&self, slots: &SlotSet) {
+        self.hidden.set_all(slots);
+        self.hides.store(self.hidden.next(0).is_some(), Release);
+    }
+
+    /// Whether clients do not see a key, in walks over all keys.
+    #[inline]
+    pub fn hides_key(&self, key: &[u8]) -> bool {
+        self.hides.load(Relaxed) && self.hidden.has(usize::from(slot_of(key)))
+    }
+
+    /// Number of keys of a database that clients see. The context must be inside.
+    pub fn visible_len(&self, ctx: &ThreadContext, db: usize) -> usize {
+        let mut len = self.len(ctx, db);
+        if self.hides.load(Relaxed) {
+            let mut from = 0;
+            while let Some(slot) = self.hidden.next(from) {
+                len = len.saturating_sub(self.slot_len(ctx, db, slot as u16));
+                from = slot + 1;
+            }
+        }
+        len
+    }
+
     pub(crate) fn hide_expired(&self, hide: bool) {
         self.hides_expired.store(hide, Relaxed);
+    }
+
+    /// Tells the order of keys in a scan from that of another process, whose secret differs. Reveals nothing
+    /// of the secret, as no hash does.
+    pub fn fingerprint(&self) -> u32 {
+        self.hasher.hash(b"order of keys") as u32
     }
 
     #[inline]

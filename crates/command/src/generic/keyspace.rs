@@ -191,7 +191,7 @@ fn keys_of_move(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(us
 
 /// DBSIZE
 fn dbsize(call: &mut Call<'_, '_>) -> Done {
-    let len = call.guard.keyspace().len(call.guard.ctx, call.db as usize);
+    let len = call.guard.keyspace().visible_len(call.guard.ctx, call.db as usize);
     call.reply.int(len as i64);
     Ok(Flow::Replied)
 }

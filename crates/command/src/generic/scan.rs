@@ -26,8 +26,9 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
 fn keys(call: &mut Call<'_, '_>) -> Done {
     let (db, pattern) = (call.db as usize, call.args.at(1));
     let (mut found, mut count) = (Encoder::default(), 0);
+    let keyspace = call.guard.keyspace();
     let is_whole = call.guard.for_each_key(db, |view| {
-        if glob::matches(pattern, view.key(), false) {
+        if glob::matches(pattern, view.key(), false) && !keyspace.hides_key(view.key()) {
             found.bulk(view.key());
             count += 1;
         }
@@ -48,10 +49,11 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     let mut cursor = cursor_of(call.args.at(1)).ok_or(Error::text("ERR invalid cursor"))?;
     let filter = Filter::parse(&call.args, 2, Of::Keys)?;
     let (mut found, mut count, mut left) = (Encoder::default(), 0, filter.count);
+    let keyspace = call.guard.keyspace();
     loop {
         let step = left.min(SCAN_STEP);
         cursor = call.guard.scan(call.db as usize, cursor, step, filter.kind, |view| {
-            if filter.passes(view) {
+            if filter.passes(view) && !keyspace.hides_key(view.key()) {
                 found.bulk(view.key());
                 count += 1;
             }
@@ -172,6 +174,10 @@ impl<'a> Filter<'a> {
         Ok(filter)
     }
 
+    pub fn pattern(&self) -> Option<&'a [u8]> {
+        self.pattern
+    }
+
     /// Whether a name matches the pattern.
     pub(crate) fn admits(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name, false))
@@ -195,9 +201,20 @@ fn kind_named(name: &[u8]) -> Result<Kind, Error> {
     Kind::named(name).ok_or_else(unknown)
 }
 
+/// Keys that RANDOMKEY tries, when clients do not see some.
+const RANDOM_TRIES: usize = 1000;
+
 /// RANDOMKEY
 fn randomkey(call: &mut Call<'_, '_>) -> Done {
-    match call.guard.random_key(call.db as usize) {
+    let mut key = call.guard.random_key(call.db as usize);
+    let is_hidden = |call: &Call<'_, '_>, key: &[u8]| call.guard.keyspace().hides_key(key);
+    for _ in 0..RANDOM_TRIES {
+        if key.as_ref().is_none_or(|key| !is_hidden(call, key)) {
+            break;
+        }
+        key = call.guard.random_key(call.db as usize);
+    }
+    match key.filter(|key| !is_hidden(call, key)) {
         Some(key) => call.reply.bulk(&key),
         None => call.reply.null(),
     }

@@ -390,6 +390,11 @@ impl Server {
         let shard = seen.map.node(seen.me).map_or(old.shard, |node| node.shard);
         let arriving = view::arriving(&seen.moves, shard);
         self.core.keyspace.spare(&arriving.union(&old.arriving()).iter().collect());
+        let hidden = seen
+            .map
+            .shard(shard)
+            .map_or(arriving.clone(), |own| arriving.union(&own.leftover).minus(&own.slots));
+        self.core.keyspace.hide(&hidden.union(&old.arriving()).iter().collect());
         *cluster.seen.lock() = seen;
         // The same settings anew: one thread at a time makes a view, of the newest map and settings.
         let renewed =
@@ -401,6 +406,7 @@ impl Server {
         }
         let new = cluster.view();
         self.core.keyspace.spare(&arriving.iter().collect());
+        self.core.keyspace.hide(&hidden.iter().collect());
         leaving::follow(self, &old, &new, &mut ctx);
         if !old.paused.is_empty() {
             self.core.workers.wake_all();

@@ -135,7 +135,7 @@ impl Asker<'_> {
             let is_refused = self.is_fenced && self.view.is_primary && writes;
             return if is_refused { Err(down()) } else { Ok(Route::Here) };
         };
-        if self.view.state(slot) == SlotState::Unowned {
+        if self.view.map.owner(slot).is_none() {
             return Err(unserved());
         }
         if !slots.others.is_empty() && !self.may_cross(slot, &slots.others)? {
@@ -199,10 +199,20 @@ impl Asker<'_> {
         let asks = self.session.asking == Caching::Holds || row.flags.has(Flags::ASKING);
         let route = match view.state(slot) {
             SlotState::Migrating | SlotState::Importing if row.name == "MIGRATE" => Route::Here,
+            // The key would be in two databases, of which each may be here or at the other node.
+            SlotState::Migrating | SlotState::Importing if row.name == "MOVE" && view.is_primary => {
+                return Err(try_again());
+            }
             SlotState::Own if view.is_primary => Route::Here,
             SlotState::Migrating if view.is_primary => Route::IfPresent(slot),
             SlotState::Importing if asks && view.is_primary => Route::IfPresent(slot),
             SlotState::Own if self.reads_replica() && !writes => Route::Here,
+            // The primary has failed, and no replica may take its place.
+            SlotState::Unowned if view.is_of_own_shard(slot) => match () {
+                () if view.is_primary => return Err(down()),
+                () if self.reads_replica() && !writes => Route::Here,
+                () => return Err(self.redirect("MOVED", slot, view.primary_of(slot))),
+            },
             SlotState::Migrating if self.reads_replica() && !writes => Route::IfPresent(slot),
             SlotState::Importing if asks && self.reads_replica() && !writes => Route::IfPresent(slot),
             _ => return Err(self.redirect("MOVED", slot, view.primary_of(slot))),

@@ -111,6 +111,11 @@ impl ClusterView {
         self.states[usize::from(slot)]
     }
 
+    /// Whether the map gives a slot to this node's shard, which may have no primary that is there.
+    pub(crate) fn is_of_own_shard(&self, slot: u16) -> bool {
+        self.map.owner(slot).is_some_and(|(id, _)| id == self.shard)
+    }
+
     /// Whether clients may find keys of a slot here: as its owner, or while it is moved.
     pub(crate) fn has(&self, slot: u16) -> bool {
         !matches!(self.state(slot), SlotState::Unowned | SlotState::Other)

@@ -69,10 +69,16 @@ impl Executor {
     }
 }
 
-/// Returns the keys of the commands queued since MULTI.
+/// Returns the keys of the commands queued since MULTI, each in the database in which its command will run.
 fn queued_keys<'s>(session: &'s Session, keyspace: &Keyspace) -> Vec<Key<'s>> {
-    let queue = session.multi.iter().flat_map(|multi| &multi.queue);
-    queue
-        .flat_map(|queued| table().row(queued.id).keys.find(&queued.args.as_args(), session.db, keyspace))
-        .collect()
+    let (mut keys, mut db) = (Vec::new(), session.db);
+    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
+        let (row, args) = (table().row(queued.id), queued.args.as_args());
+        if row.name == "SELECT" {
+            let selected = args.int(1).ok().and_then(|number| u32::try_from(number).ok());
+            db = selected.filter(|selected| (*selected as usize) < keyspace.databases()).unwrap_or(db);
+        }
+        keys.extend(row.keys.find(&args, db, keyspace));
+    }
+    keys
 }

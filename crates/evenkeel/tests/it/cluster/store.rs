@@ -168,8 +168,13 @@ fn a_killed_node_is_shown_as_failed_and_comes_back_with_its_identity() {
     wait("failure", || text(&mut client, "CLUSTER NODES").contains("master,fail"));
     assert_eq!(field(&mut client, "cluster_nodes_fail"), "1");
     assert!(text(&mut client, "CLUSTER SHARDS").contains("\"failed\""));
-    assert_eq!(text(&mut client, "GET foo"), "-CLUSTERDOWN Hash slot not served");
+    assert_eq!(cluster.shown(&text(&mut client, "GET foo")), "-MOVED 12182 127.0.0.1:PORT2");
     assert_eq!(text(&mut client, "SET bar v"), "OK");
+    // With full coverage, a slot that nobody can serve stops the others.
+    for (coverage, reply) in [("yes", "-CLUSTERDOWN The cluster is down"), ("no", "OK")] {
+        text(&mut client, &format!("CONFIG SET cluster-require-full-coverage {coverage}"));
+        assert_eq!(text(&mut client, "SET bar v"), reply);
+    }
     cluster.nodes[2].start_again();
     assert_eq!(cluster.id(2), id);
     let mut back = cluster.connect(2);
