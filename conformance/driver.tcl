@@ -119,7 +119,7 @@ proc record {status elapsed name {detail ""}} {
 # --- Wrappers around the suite's procedures -----------------------------------------------------------------
 
 set REPLACED {test start_server start_multiple_servers test_fixture R tags send_data_packet test_client_main
-    get_nonloopback_addr verify_log_message wait_for_log_messages wait_for_cluster_state}
+    get_nonloopback_addr verify_log_message count_log_message wait_for_log_messages wait_for_cluster_state}
 # Redis 7.0's suite waits two minutes for a server that has ended.
 if {$suite eq "redis"} { lappend REPLACED wait_server_started }
 
@@ -388,6 +388,12 @@ proc verify_log_message {server pattern from_line} {
         if {$left == 0} { error $message }
         after 10
     }
+}
+
+# The same: a count of nothing is looked at again.
+proc count_log_message {server pattern} {
+    for {set left 20} {$left > 0 && [suite_count_log_message $server $pattern] == 0} {incr left -1} { after 5 }
+    suite_count_log_message $server $pattern
 }
 
 proc wait_for_log_messages {server patterns from_line maxtries delay} {
