@@ -1,7 +1,7 @@
 //! A connection to another node of the cluster, as a client of it.
 //!
 //! It logs in with `masteruser` and `masterauth`, and uses TLS with `tls-replication`. The socket does not
-//! block: what waits for the other node polls whether it is still wanted.
+//! block: a thread that waits for the other node polls whether its caller still wants the connection.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -68,7 +68,7 @@ pub enum Mode {
     Direct,
     /// EXEC runs it, so it must not wait.
     Nested,
-    /// EXEC collects what it and the commands beside it do without locks, and does that in order.
+    /// EXEC collects the work of each command of its queue; a thread without locks does these works in order.
     Collected,
     /// A script runs it, so it must not wait either.
     Script,

@@ -54,8 +54,7 @@ pub struct CopyOrder {
     pub target: Target,
 }
 
-/// A server's copies of slots: those that it sends as the source of a move, and those that it receives as the
-/// target.
+/// The copies of slots that this server sends as the source of moves, and its imports as the target of moves.
 #[derive(Default)]
 pub struct Moves {
     outgoing: Mutex<BTreeMap<String, Arc<Outgoing>>>,

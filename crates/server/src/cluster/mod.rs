@@ -394,7 +394,8 @@ impl Server {
             .map
             .shard(shard)
             .map_or(arriving.clone(), |own| arriving.union(&own.leftover).minus(&own.slots));
-        self.core.keyspace.hide(&hidden.union(&old.arriving()).iter().collect());
+        // Whoever finds a key under the new view also counts it: all keys of a slot have come by then.
+        self.core.keyspace.hide(&hidden.iter().collect());
         *cluster.seen.lock() = seen;
         // The same settings anew: one thread at a time makes a view, of the newest map and settings.
         let renewed =
@@ -406,7 +407,6 @@ impl Server {
         }
         let new = cluster.view();
         self.core.keyspace.spare(&arriving.iter().collect());
-        self.core.keyspace.hide(&hidden.iter().collect());
         leaving::follow(self, &old, &new, &mut ctx);
         if !old.paused.is_empty() {
             self.core.workers.wake_all();

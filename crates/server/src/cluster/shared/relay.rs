@@ -27,6 +27,7 @@ use evenkeel_replication::node_connection::NodeConnection;
 use evenkeel_runtime::threads;
 use parking_lot::{Condvar, Mutex};
 
+use super::super::Cluster;
 use super::super::view::ClusterView;
 use crate::server::Server;
 
@@ -70,8 +71,8 @@ impl Relay {
     /// The queue of a node, with its thread. `None`: the thread does not start.
     fn destination(&self, server: &Server, id: NodeId) -> Option<Arc<Destination>> {
         let mut destinations = self.destinations.lock();
-        destinations.retain(|_, destination| !destination.queue.lock().has_ended);
-        if let Some(destination) = destinations.get(&id) {
+        // The thread of a node that had left the map has ended.
+        if let Some(destination) = destinations.get(&id).filter(|there| !there.queue.lock().has_ended) {
             return Some(destination.clone());
         }
         let destination = Arc::new(Destination { id, queue: Mutex::default(), changed: Condvar::new() });
@@ -232,7 +233,9 @@ impl Sender {
     }
 
     fn send(&mut self, server: &Server, node: &Node, batch: &[u8]) -> bool {
-        let is_wanted = || !server.core.is_stopping();
+        let id = self.destination.id;
+        let is_alive = |cluster: &Cluster| cluster.view().map.node(id).is_some_and(|node| node.is_alive);
+        let is_wanted = || !server.core.is_stopping() && server.cluster.as_ref().is_some_and(is_alive);
         // An idle connection may have ended: that shows now, before anything is sent.
         if self.connection.as_mut().is_some_and(|connection| connection.take_replies().is_err()) {
             self.connection = None;
